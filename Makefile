@@ -1,0 +1,94 @@
+# The commands of this repository; `make help` lists them. Each that needs the environment makes it first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint perf clean
+MAKEFLAGS += --no-print-directory
+
+# The Pythons to try, in this order; the first that can serve makes .venv.
+PYTHON ?= python3 python3.12 python3.11
+# The build of torch, at the version in constraints.txt, and more arguments for pip, such as an index that has the
+# build of your choice: make setup PIP_ARGS="--extra-index-url ..."
+TORCH_SPEC ?= torch==2.13.0
+PYTRITON_SPEC ?= nvidia-pytriton==0.7.0
+PIP_ARGS ?=
+# Arguments for the server and for pytest, and the benchmarks to run.
+SERVE_ARGS ?=
+TEST_ARGS ?=
+BENCH ?= $(sort $(wildcard perf/bench_*.py))
+
+# The demo. Files of poses and intrinsics are read as LingBot-World ships them, one pose a video frame and intrinsics
+# of an 832x480 picture; POSE_RATE and INTRINSICS_SIZE say otherwise. POSES may also be walk, pan, orbit or stand.
+PICTURE ?= client/pictures/start.png
+POSE_RATE ?= frame
+INTRINSICS_SIZE ?= 832x480
+export PICTURE POSES POSE_RATE INTRINSICS INTRINSICS_SIZE ACTIONS PROMPT SEED STEPS CHUNKS
+GENERATE = .venv/bin/worldstream generate "$$PICTURE" --url "$$WORLDSTREAM_GRPC" \
+	-o demo/world.mp4 --contact-sheet demo/contact_sheet.png \
+	$${POSES:+--path "$$POSES" --pose-rate "$$POSE_RATE"} \
+	$${INTRINSICS:+--intrinsics "$$INTRINSICS" --intrinsics-size "$$INTRINSICS_SIZE"} \
+	$${ACTIONS:+--actions "$$ACTIONS"} $${PROMPT:+--prompt "$$PROMPT"} \
+	$${SEED:+--seed "$$SEED"} $${STEPS:+--steps "$$STEPS"} $${CHUNKS:+--chunks "$$CHUNKS"}
+
+VENV_PYTHON := .venv/bin/python
+PIP = $(VENV_PYTHON) -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_ARGS)
+# What the environment is made from. The same answer as last time means that there is nothing to do.
+SETUP_KEY = { echo '$(TORCH_SPEC) $(PYTRITON_SPEC)'; cat pyproject.toml constraints.txt .venv/pyvenv.cfg; } | sha256sum
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## make .venv with all packages (again only when their list has changed)
+	@if $(VENV_PYTHON) -c '' 2>/dev/null && [ "$$($(SETUP_KEY))" = "$$(cat .venv/setup-key 2>/dev/null)" ]; then
+		exit 0
+	fi
+	if ! $(VENV_PYTHON) -m pip --version >/dev/null 2>&1; then
+		chosen= reasons=
+		for candidate in $(PYTHON); do
+			if ! command -v "$$candidate" >/dev/null; then continue; fi
+			if reason=$$("$$candidate" serve.py --check-python 2>&1 >/dev/null); then chosen=$$candidate; break; fi
+			reasons+="$$reason"$$'\n'
+		done
+		if [ -z "$$chosen" ]; then
+			printf '%smake setup: none of these can serve: %s\n' "$$reasons" '$(PYTHON)' >&2
+			echo 'Mend what is named above, or name another: make setup PYTHON=/path/to/python3.12' >&2
+			exit 1
+		fi
+		echo "make setup: making .venv with $$("$$chosen" --version)" >&2
+		"$$chosen" -m venv --clear .venv
+	fi
+	echo 'make setup: installing packages into .venv; the first time takes minutes' >&2
+	$(PIP) '$(TORCH_SPEC)' --editable '.[server,dev]'
+	$(PIP) --no-deps '$(PYTRITON_SPEC)'
+	$(SETUP_KEY) > .venv/setup-key
+
+demo: setup ## stream a walk into PICTURE as demo/world.mp4 and demo/contact_sheet.png
+	@if [ ! -f "$$PICTURE" ]; then
+		echo "make demo: there is no picture $$PICTURE; name one with PICTURE=FILE" >&2
+		exit 1
+	fi
+	mkdir -p demo
+	$(VENV_PYTHON) serve.py --free-ports $(SERVE_ARGS) --run '$(GENERATE)'
+	echo 'make demo: see demo/world.mp4 and demo/contact_sheet.png' >&2
+
+serve: setup ## run the server in the foreground, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)
+	@exec $(VENV_PYTHON) serve.py $(SERVE_ARGS)
+
+test: setup ## run all tests
+	@$(VENV_PYTHON) -m pytest $(TEST_ARGS)
+
+lint: setup ## check style and types
+	@$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m mypy serve.py client/worldstream
+	# Each version folder apart: each has a module that is called model.
+	for folder in model_repository/{preprocess,denoise}/1; do $(VENV_PYTHON) -m mypy "$$folder"; done
+
+perf: setup ## run the benchmarks, perf/bench_*.py
+	@if [ -z '$(BENCH)' ]; then echo 'make perf: there is no perf/bench_*.py' >&2; exit 1; fi
+	for bench in $(BENCH); do echo "== $$bench"; $(VENV_PYTHON) "$$bench"; done
+
+clean: ## remove what the commands made, the environment included
+	@rm -rf .venv demo .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info client/*.egg-info build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,538 @@
+#!/usr/bin/env python3
+"""Run the real tritonserver, from the nvidia-pytriton wheel, on a machine without Docker.
+
+Knows where the wheel keeps the server, what the server needs around it, when it is truly ready (a canary request
+has come back through every model) and how to leave nothing behind. Knows nothing of what the models compute.
+Imports only the standard library until the server runs, so that it can explain what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import queue
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+HOST = "127.0.0.1"
+USUAL_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+SUPPORTED_PYTHONS = ((3, 11), (3, 12))
+STOP_GRACE_S = 10.0
+STACK_BYTES = 256 << 20  # an HTTP JSON body from about 4 MB overruns the usual 8 MiB and kills the server
+SHM_BYTES = 16 << 20  # a model's shared memory region at first: some frames, so that it need not grow while serving
+# A 16 x 16 picture of one colour.
+CANARY_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAGklEQVR42mNMaFjAQApgYiARjGoY1TB0NAAAyQwBoBPSDnMAAAAASUVORK5CYII="
+)
+
+
+class ServeError(Exception):
+    """What the person who runs this can mend, in one message."""
+
+
+class Stop(Exception):
+    """A signal asked us to end."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+def say(message: str) -> None:
+    """Tell the person; stdout is kept for the JSON line."""
+    print(f"serve.py: {message}", file=sys.stderr, flush=True)
+
+
+# What this Python and this machine must have
+
+
+def libpython() -> Path | str | None:
+    """The shared library of this very Python: its own file, else what the dynamic linker finds, else None."""
+    name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
+    own = Path(sysconfig.get_config_var("LIBDIR") or "/", name)
+    if own.is_file():
+        return own
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return None
+    return name
+
+
+def missing_packages() -> list[tuple[str, str]]:
+    """(Debian package, what it is for) for each system package that this Python lacks."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    missing = []
+    if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
+        missing.append((f"python{version}-venv", "to make the virtual environment"))
+    if libpython() is None:
+        missing.append((f"libpython{version}", "which Triton's Python backend loads"))
+    return missing
+
+
+def check_python() -> int:
+    """Say whether this Python can serve: reasons on stderr, names of missing system packages on stdout."""
+    if sys.version_info[:2] not in SUPPORTED_PYTHONS:
+        wanted = " or ".join(f"{major}.{minor}" for major, minor in SUPPORTED_PYTHONS)
+        say(f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}; wanted: Python {wanted}")
+        return 1
+    missing = missing_packages()
+    for package, purpose in missing:
+        say(f"{sys.executable} lacks {package}, {purpose}: apt-get install {package}")
+    print(" ".join(package for package, _ in missing))
+    return 1 if missing else 0
+
+
+def find_wheel() -> Path:
+    """The site-packages folder that holds the server."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise ServeError(
+            f"{sys.executable} has no nvidia-pytriton, which carries the server: "
+            "run `make setup`, then start `.venv/bin/python serve.py`"
+        )
+    # The stub reads array sizes in numpy 1's layout: under numpy 2 outputs leave the server empty, without an error.
+    if int(importlib.metadata.version("numpy").split(".")[0]) >= 2:
+        raise ServeError(f"{sys.executable} has numpy 2, with which this server sends empty outputs: run `make setup`")
+    return Path(spec.origin).parent.parent
+
+
+# What the server is started with
+
+
+def link_backend(site_packages: Path, workdir: Path) -> None:
+    """Lay out workdir/backends as the server wants it, and workdir/lib with this Python's own library."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    tritonserver = site_packages / "pytriton" / "tritonserver"
+    stub = tritonserver / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        raise ServeError(f"nvidia-pytriton has no stub for Python {version}: make .venv with Python 3.11 or 3.12")
+    library = libpython()
+    if library is None:
+        package = f"libpython{version}"
+        raise ServeError(f"{package}.so.1.0 is missing, the Python backend needs it: apt-get install {package}")
+    backend = workdir / "backends" / "python"
+    backend.mkdir(parents=True)
+    (workdir / "lib").mkdir()
+    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        (backend / name).symlink_to(tritonserver / "backends" / "python" / name)
+    shutil.copy(stub, backend / stub.name)
+    (backend / stub.name).chmod(0o755)
+    # A link, not its folder on the search path: that folder may hold a libstdc++ older than the server's.
+    if isinstance(library, Path):
+        (workdir / "lib" / library.name).symlink_to(library)
+
+
+def server_environment(site_packages: Path, workdir: Path) -> dict[str, str]:
+    """The environment in which the server finds its libraries and the stub finds this virtual environment."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONHOME"}
+    # The embedded interpreter takes the first python3 on PATH for itself, and with it that one's packages.
+    folders = {
+        "PATH": [Path(sys.prefix) / "bin"],
+        "LD_LIBRARY_PATH": [workdir / "lib", site_packages / "nvidia_pytriton.libs"],
+    }
+    for key, first in folders.items():
+        env[key] = os.pathsep.join([*map(str, first), *filter(None, [env.get(key)])])
+    return env
+
+
+def parse_overrides(settings: list[str]) -> dict[str, dict[str, str]]:
+    """["denoise.num_steps=2"] -> {"denoise": {"num_steps": "2"}}."""
+    overrides: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        target, equals, value = setting.partition("=")
+        model, dot, key = target.partition(".")
+        if not (equals and dot and model and key):
+            raise ServeError(f"--set: wanted MODEL.KEY=VALUE, got {setting!r}")
+        overrides.setdefault(model, {})[key] = value
+    return overrides
+
+
+def override_config(path: Path, model: str, values: dict[str, str]) -> str:
+    """The text of the config.pbtxt at path with its `parameters` changed; an unknown key is refused."""
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    for key, value in values.items():
+        if key not in config.parameters:
+            raise ServeError(
+                f"--set: model {model!r} has no parameter {key!r}; it has: {', '.join(sorted(config.parameters))}"
+            )
+        config.parameters[key].string_value = value
+    return str(text_format.MessageToString(config))
+
+
+def overridden_repository(repository: Path, settings: list[str], config_name: str, workdir: Path) -> Path:
+    """A repository of links to the given one, whose changed config.pbtxt files are its own."""
+    overrides = parse_overrides(settings)
+    models = sorted(path for path in repository.iterdir() if path.is_dir())
+    unknown = overrides.keys() - {model.name for model in models}
+    if unknown:
+        raise ServeError(f"--set: no model {min(unknown)!r}; there are: {', '.join(model.name for model in models)}")
+    copy = workdir / "models"
+    for model in models:
+        (copy / model.name).mkdir(parents=True)
+        for entry in model.iterdir():
+            (copy / model.name / entry.name).symlink_to(entry)
+        if model.name in overrides:
+            named = model / "configs" / f"{config_name}.pbtxt"
+            source = named if config_name and named.is_file() else model / "config.pbtxt"
+            # The server prefers a named configuration where there is one: leave it only the changed file.
+            for name in ("config.pbtxt", "configs"):
+                (copy / model.name / name).unlink(missing_ok=True)
+            changed = override_config(source, model.name, overrides[model.name])
+            (copy / model.name / "config.pbtxt").write_text(changed, encoding="utf-8")
+    return copy
+
+
+def can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose_ports(given: dict[str, int | None], is_free_wanted: bool) -> dict[str, int]:
+    """A port for each service: the one given, else a free one where wanted, else the usual one."""
+    ports: dict[str, int] = {}
+    # Below the range that the kernel hands to outgoing connections: none of these takes our port before we do.
+    candidates = iter(random.SystemRandom().sample(range(10000, 32000), 2000))
+    for service, usual in USUAL_PORTS.items():
+        port = given[service]
+        if port is None and is_free_wanted:
+            port = next(port for port in candidates if can_bind(port))
+        port = usual if port is None else port
+        if port in ports.values() or not can_bind(port):
+            raise ServeError(
+                f"port {port} ({service}) on {HOST} is in use: stop what listens there, "
+                f"or pass --{service}-port or --free-ports"
+            )
+        ports[service] = port
+    return ports
+
+
+def server_command(
+    options: argparse.Namespace, binary: Path, repository: Path, workdir: Path, ports: dict[str, int]
+) -> list[str]:
+    """The server's command line. Its shared memory is named after workdir, so that we can tell ours."""
+    command = [
+        str(binary),
+        f"--model-repository={repository}",
+        f"--backend-directory={workdir / 'backends'}",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={options.exit_timeout_s}",
+        f"--backend-config=python,shm-region-prefix-name={workdir.name}",
+        f"--backend-config=python,shm-default-byte-size={SHM_BYTES}",
+    ]
+    for service, port in ports.items():
+        command += [f"--{service}-address={HOST}", f"--{service}-port={port}"]
+    if options.model_config_name:
+        command.append(f"--model-config-name={options.model_config_name}")
+    if options.log_verbose:
+        command.append(f"--log-verbose={options.log_verbose}")
+    return command
+
+
+# The running server
+
+
+def die_with_parent(signum: int) -> None:
+    """Ask Linux to send this process signum when the thread that started it ends. For use after fork."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signum)
+
+
+def prepare_server_process() -> None:
+    """In the child, before exec: end with the launcher, and have the stack that large JSON bodies need."""
+    die_with_parent(signal.SIGKILL)
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    soft = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def has_ended(pid: int, is_blocking: bool = False) -> bool:
+    """Whether our child has ended. It stays unreaped, so that its group's number cannot become another's."""
+    flags = os.WEXITED | os.WNOWAIT | (0 if is_blocking else os.WNOHANG)
+    return os.waitid(os.P_PID, pid, flags) is not None
+
+
+def stop_group(process: subprocess.Popen[bytes], signum: int, grace_s: float) -> bool:
+    """Ask our child to end, then kill what is left of its process group; False if it had to be killed."""
+    os.kill(process.pid, signum)
+    deadline = time.monotonic() + grace_s
+    while not has_ended(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    is_clean = has_ended(process.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return is_clean
+
+
+def python_env_folders() -> set[Path]:
+    """The folders that the Python backend makes for packed environments: this path is built into it."""
+    return set(Path("/tmp").glob("python_env_*"))
+
+
+class Server:
+    """One tritonserver process with its temporary folder and its shared memory; a context manager."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        given = {"http": options.http_port, "grpc": options.grpc_port, "metrics": options.metrics_port}
+        self.ports = choose_ports(given, options.free_ports or options.json)
+        self.addresses = {service: f"{HOST}:{port}" for service, port in self.ports.items()}
+        self.workdir = Path(tempfile.mkdtemp(prefix="worldstream-serve-"))
+        self.env_folders = python_env_folders()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The stop is bounded; a second signal must not break it off and leave things behind.
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        if self.process is not None:
+            grace_s = max(STOP_GRACE_S, self.options.exit_timeout_s + 5.0)
+            if not stop_group(self.process, signal.SIGINT, grace_s):
+                say(f"the server did not end within {grace_s:.0f} s and was killed")
+                self._remove_env_folder()
+        for region in Path("/dev/shm").glob(f"{self.workdir.name}*"):
+            region.unlink(missing_ok=True)
+        shutil.rmtree(self.workdir, ignore_errors=True)
+
+    def _start(self) -> None:
+        site_packages = find_wheel()
+        repository = self.options.model_repository.resolve()
+        if not repository.is_dir():
+            raise ServeError(f"--model-repository: no folder {self.options.model_repository}")
+        link_backend(site_packages, self.workdir)
+        if self.options.set:
+            name = self.options.model_config_name
+            repository = overridden_repository(repository, self.options.set, name, self.workdir)
+        binary = site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+        self.process = subprocess.Popen(
+            server_command(self.options, binary, repository, self.workdir, self.ports),
+            env=server_environment(site_packages, self.workdir),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,  # our stdout is for the JSON line alone
+            start_new_session=True,
+            preexec_fn=prepare_server_process,
+        )
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Return once the server says that all its models are loaded."""
+        url = f"http://{self.addresses['http']}/v2/health/ready"
+        # A proxy named in the environment must not come between us and this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        while time.monotonic() < deadline:
+            if has_ended(self.pid):
+                raise ServeError("the server ended while it started; its log above says why")
+            with contextlib.suppress(OSError, urllib.error.URLError), opener.open(url, timeout=5):
+                return
+            time.sleep(0.1)
+        raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s")
+
+    def wait_until_end(self) -> None:
+        has_ended(self.pid, is_blocking=True)
+
+    def _remove_env_folder(self) -> None:
+        # Nothing in the name says whose it is. One new, empty one is ours; of several we cannot know, and touch none.
+        new = python_env_folders() - self.env_folders
+        if len(new) == 1:
+            with contextlib.suppress(OSError):
+                new.pop().rmdir()
+
+
+# The canary: a stub that has died still counts as ready, only a request finds out
+
+
+def picture_input() -> Any:
+    """The canary picture as tensor `image` BYTES [1]."""
+    import numpy
+    from tritonclient.grpc import InferInput
+
+    tensor = InferInput("image", [1], "BYTES")
+    tensor.set_data_from_numpy(numpy.array([CANARY_PNG], dtype=numpy.object_))
+    return tensor
+
+
+def check_pixels(pixels: Any, name: str) -> None:
+    if pixels is None or pixels.ndim != 4 or pixels.shape[0] < 1 or pixels.shape[3] != 3:
+        came = "nothing" if pixels is None else f"shape {list(pixels.shape)}"
+        raise ServeError(f"{name}: wanted [n, H, W, 3] with n >= 1, got {came}")
+
+
+def canary_preprocess(client: Any, timeout_s: float) -> None:
+    """Decode one picture."""
+    result = client.infer("preprocess", [picture_input()], client_timeout=timeout_s)
+    check_pixels(result.as_numpy("pixels"), "pixels")
+
+
+def responses(client: Any, timeout_s: float, **request: Any) -> Iterator[Any]:
+    """The responses to one streamed request, up to the one with the final flag."""
+    arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    client.start_stream(callback=lambda result, error: arrived.put((result, error)))
+    client.async_stream_infer(enable_empty_final_response=True, **request)
+    is_final = False
+    deadline = time.monotonic() + timeout_s
+    while not is_final:
+        try:
+            result, error = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ServeError(f"no response within {timeout_s:.0f} s") from None
+        if error is not None:
+            raise error
+        is_final = result.get_response().parameters["triton_final_response"].bool_param
+        yield result
+
+
+def canary_world(client: Any, timeout_s: float) -> None:
+    """Stream one chunk from one picture, which goes through every model."""
+    import numpy
+    from tritonclient.grpc import InferInput
+
+    num_chunks = InferInput("num_chunks", [1], "INT32")
+    num_chunks.set_data_from_numpy(numpy.array([1], dtype=numpy.int32))
+    stream = responses(
+        client,
+        timeout_s,
+        model_name="world",
+        inputs=[picture_input(), num_chunks],
+        # A session of one request. With an id it passes under sequence batching too, which refuses requests without.
+        sequence_id=random.SystemRandom().getrandbits(62) + 1,
+        sequence_start=True,
+        sequence_end=True,
+    )
+    frames = [result.as_numpy("frames") for result in stream]
+    check_pixels(frames[0], "frames")
+
+
+CANARIES: dict[str, Callable[[Any, float], None]] = {"preprocess": canary_preprocess, "world": canary_world}
+
+
+def run_canaries(grpc_address: str, deadline: float) -> None:
+    """Send a request through each model that has a canary here; raise ServeError if one does not come back."""
+    from tritonclient.grpc import InferenceServerClient, InferenceServerException
+
+    with InferenceServerClient(grpc_address) as client:
+        loaded = {model.name for model in client.get_model_repository_index(client_timeout=10).models}
+        for name in CANARIES.keys() & loaded:
+            try:
+                CANARIES[name](client, max(1.0, deadline - time.monotonic()))
+            except (ServeError, InferenceServerException) as error:
+                raise ServeError(f"the canary request to model {name!r} failed: {error}") from error
+            finally:
+                client.stop_stream(cancel_requests=True)
+
+
+# The command line
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="serve.py", description="Run the model repository on the real tritonserver.")
+    add = parser.add_argument
+    add("--model-repository", type=Path, default=Path(__file__).parent / "model_repository", metavar="DIR")
+    add("--model-config-name", default="", metavar="NAME", help="use MODEL/configs/NAME.pbtxt where there is one")
+    add("--set", action="append", default=[], metavar="MODEL.KEY=VALUE", help="change a model parameter for this run")
+    add("--free-ports", action="store_true", help="listen on free ports, not on 8000 to 8002")
+    for service, port in USUAL_PORTS.items():
+        add(f"--{service}-port", type=int, metavar="PORT", help=f"instead of {port}")
+    add("--json", action="store_true", help="print one line with addresses and the server's pid; implies --free-ports")
+    add("--run", metavar="COMMAND", help="run a shell command against the server, then stop, with its exit status")
+    add("--start-timeout-s", type=float, default=900.0, metavar="S", help="longest start, canary included")
+    add("--exit-timeout-s", type=int, default=5, metavar="S", help="how long a stop waits for running requests")
+    add("--log-verbose", type=int, default=0, metavar="N", help="the server's own verbosity")
+    add("--check-python", action="store_true", help="only say whether this Python can serve")
+    return parser.parse_args(arguments)
+
+
+def run_command(server: Server, command: str) -> int:
+    """Run a shell command with the server's addresses in its environment; its exit status."""
+    env = {f"WORLDSTREAM_{service.upper()}": address for service, address in server.addresses.items()}
+    process = subprocess.Popen(
+        command,
+        shell=True,
+        env={**os.environ, **env},
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
+    try:
+        has_ended(process.pid, is_blocking=True)
+    finally:
+        stop_group(process, signal.SIGTERM, STOP_GRACE_S)
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def raise_stop(signum: int, _: FrameType | None) -> None:
+    raise Stop(signum)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Start, prove, announce and hold the server; the exit status."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, raise_stop)
+    deadline = time.monotonic() + options.start_timeout_s
+    with Server(options) as server:
+        server.wait_until_ready(deadline)
+        run_canaries(server.addresses["grpc"], deadline)
+        say("ready: " + ", ".join(f"{service} {address}" for service, address in server.addresses.items()))
+        if options.json:
+            print(json.dumps({**server.addresses, "pid": server.pid}), flush=True)
+        if options.run is not None:
+            return run_command(server, options.run)
+        server.wait_until_end()
+        raise ServeError("the server ended by itself; its log above says why")
+
+
+def main() -> int:
+    options = parse_arguments()
+    if options.check_python:
+        return check_python()
+    try:
+        return serve(options)
+    except ServeError as error:
+        say(str(error))
+        return 1
+    except Stop as stop:
+        # An orderly end of a server is a success; a command that was broken off is not.
+        return 128 + stop.signum if options.run is not None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
