@@ -1,0 +1,55 @@
+"""Client of a Triton model repository that streams camera-steered video worlds.
+
+    from worldstream import WorldClient, paths, video
+
+    with WorldClient() as client, client.session("street.png", seed=7) as session:
+        frames = (frame.pixels for frame in session.frames(cam_to_world=paths.walk(12)))
+        video.write_mp4(frames, "walk.mp4")
+
+`errors` has the exceptions, `paths` makes and reads camera paths, `video` writes files (it loads PyAV, so it is not
+imported here).
+"""
+
+from worldstream.batch import Batch, Frame, Timings
+from worldstream.client import WorldClient
+from worldstream.errors import (
+    BusyError,
+    CancelledError,
+    InternalError,
+    InvalidInputError,
+    ProtocolError,
+    ResponseTimeoutError,
+    SessionExistsError,
+    SessionLimitError,
+    SessionNotFoundError,
+    TooLargeError,
+    TritonError,
+    UnavailableError,
+    WorldStreamError,
+)
+from worldstream.info import ServerInfo
+from worldstream.responses import Pictures
+from worldstream.session import Session
+
+__all__ = [
+    "Batch",
+    "BusyError",
+    "CancelledError",
+    "Frame",
+    "InternalError",
+    "InvalidInputError",
+    "Pictures",
+    "ProtocolError",
+    "ResponseTimeoutError",
+    "ServerInfo",
+    "Session",
+    "SessionExistsError",
+    "SessionLimitError",
+    "SessionNotFoundError",
+    "Timings",
+    "TooLargeError",
+    "TritonError",
+    "UnavailableError",
+    "WorldClient",
+    "WorldStreamError",
+]

@@ -1,0 +1,46 @@
+"""What a client receives: batches of frames with their numbers and timings.
+
+n is the number of frames in one response; H and W are the size that the model makes.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long this chunk took on the server, in milliseconds; complete in the chunk's last part."""
+
+    queued_ms: float
+    condition_ms: float
+    denoise_ms: float
+    decode_ms: float
+    transfer_ms: float
+    total_ms: float  # without queued_ms
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One response: some consecutive frames of one chunk.
+
+    `frames` is uint8 [n, H, W, 3] RGB, a read-only view of the message; copy it to write into it.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    frame_index: npt.NDArray[np.int64]  # [n], absolute numbers in the session
+    chunk_index: int
+    part_index: int
+    num_parts: int
+    event_id: int | None  # of the request that steered these frames
+    timings: Timings
+    is_last: bool  # no further batch answers this request
+
+
+class Frame(NamedTuple):
+    """One frame: its absolute number in the session, and its pixels, uint8 [H, W, 3] RGB, read-only."""
+
+    frame_index: int
+    pixels: npt.NDArray[np.uint8]

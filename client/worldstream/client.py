@@ -1,0 +1,201 @@
+"""The way to a server: sessions, single requests, decoding pictures, and what the server says of itself. Blocking."""
+
+import io
+import uuid
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import numpy.typing as npt
+from PIL import Image
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from worldstream.batch import Batch
+from worldstream.core import SessionCore
+from worldstream.errors import InvalidInputError, UnavailableError, WorldStreamError
+from worldstream.info import ServerInfo, fetch_metrics
+from worldstream.picture import Picture, load_picture
+from worldstream.requests import (
+    DENOISE,
+    PREPROCESS,
+    WORLD,
+    Controls,
+    Fit,
+    SessionId,
+    build_preprocess_request,
+    check_session_id,
+    chunk_latent_frames_of,
+    make_controls,
+    make_opening,
+)
+from worldstream.responses import Pictures, parse_preprocess_response
+from worldstream.session import Session
+from worldstream.stream import error_from_rpc
+
+DEFAULT_URL = "127.0.0.1:8001"
+_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+class WorldClient:
+    """A connection to one server; any number of sessions share it.
+
+    with WorldClient("127.0.0.1:8001") as client, client.session("street.png", seed=7) as session:
+        for batch in session.generate(actions="wwwwll"):
+            show(batch.frames)
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 60.0, metrics_url: str | None = None) -> None:
+        """Prepare a connection; nothing is sent yet.
+
+        Args:
+            url: host:port of the server's gRPC endpoint.
+            timeout_s: the longest silence between two responses of a stream, and the longest single call.
+            metrics_url: the server's metrics page, read by `info` only.
+        """
+        if not timeout_s > 0:
+            raise InvalidInputError(f"timeout_s: wanted more than 0, got {timeout_s}")
+        self._timeout_s = timeout_s
+        self._metrics_url = metrics_url
+        self._channel = grpc.insecure_channel(url, options=_UNLIMITED)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def session(
+        self,
+        picture: Picture | None,
+        prompt: str | None = None,
+        seed: int | None = None,
+        session_id: SessionId | None = None,
+        intrinsics: npt.ArrayLike | None = None,
+        translation_scale: float | None = None,
+        fit: Fit | None = None,
+        num_steps: int | None = None,
+    ) -> Session:
+        """Prepare a session; its first `generate` starts it on the server.
+
+        Args:
+            picture: what the world starts from: a path or encoded bytes, which the server decodes, or uint8 [H, W, 3]
+                pixels or a PIL image, which are sent as they are. None goes on with the live session `session_id`.
+            prompt: words for the world.
+            seed: equal inputs with equal seeds give equal frames; default 0.
+            session_id: a string or a positive integer; default a random one.
+            intrinsics: [4]; fx, fy, cx, cy in pixels of the picture, for all requests without their own.
+            translation_scale: units of your poses in one unit of the model.
+            fit: how the picture is brought to the model's size: "crop" (default) or "stretch".
+            num_steps: denoising steps, for all requests without their own.
+
+        Raises:
+            InvalidInputError: if an argument cannot be right.
+        """
+        if picture is None and session_id is None:
+            raise InvalidInputError("session_id: wanted one, to go on with a session without a picture")
+        opening = None if picture is None else make_opening(picture, seed, translation_scale, fit)
+        defaults = make_controls(intrinsics=intrinsics, prompt=prompt, num_steps=num_steps)
+        if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
+            raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
+        core = SessionCore(check_session_id(session_id if session_id is not None else uuid.uuid4().hex), opening)
+        return Session(self._stub, core, defaults, self._timeout_s)
+
+    def generate(
+        self,
+        picture: Picture,
+        cam_to_world: npt.ArrayLike | None = None,
+        actions: str | Sequence[str] | None = None,
+        num_chunks: int | None = None,
+        prompt: str | None = None,
+        seed: int | None = None,
+        intrinsics: npt.ArrayLike | None = None,
+        translation_scale: float | None = None,
+        fit: Fit | None = None,
+        num_steps: int | None = None,
+        event_id: int | None = None,
+    ) -> Iterator[Batch]:
+        """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`."""
+        core = SessionCore(None, make_opening(picture, seed, translation_scale, fit))
+        session = Session(self._stub, core, Controls(), self._timeout_s)
+        return _until_done(
+            session,
+            session.generate(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id),
+        )
+
+    def preprocess(self, images: Sequence[Picture], size: tuple[int, int] | None = None) -> Pictures:
+        """Let the server decode pictures.
+
+        Args:
+            images: each as in `session`; bytes may be in any form that the server's `image` takes, such as a JSON
+                pixel list.
+            size: height, width to fit every picture to; needed when they differ in size.
+        """
+        request = build_preprocess_request([_encoded(image) for image in images], size)
+        return parse_preprocess_response(self._call(self._stub.ModelInfer, request))
+
+    def info(self) -> ServerInfo:
+        """Ask the server for its state.
+
+        Raises:
+            UnavailableError: if it cannot be reached, or the metrics page cannot be read.
+        """
+        metadata = self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest())
+        return ServerInfo(
+            is_live=self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest()).live,
+            is_ready=self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready,
+            name=metadata.name,
+            version=metadata.version,
+            models={name: self._is_model_ready(name) for name in (PREPROCESS, DENOISE, WORLD)},
+            metrics=None if self._metrics_url is None else fetch_metrics(self._metrics_url, self._timeout_s),
+        )
+
+    def is_ready(self) -> bool:
+        """Whether the server can be reached and is ready with all three models."""
+        try:
+            is_server_ready = self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready
+        except UnavailableError:
+            return False
+        return is_server_ready and all(self._is_model_ready(name) for name in (PREPROCESS, DENOISE, WORLD))
+
+    def chunk_latent_frames(self, default: int = 3) -> int:
+        """Latent frames in a chunk of the served model, from the parameters of `denoise`'s configuration."""
+        response = self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=DENOISE))
+        return chunk_latent_frames_of(response.config, default)
+
+    def close(self) -> None:
+        """Close the connection; what is under way is cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> "WorldClient":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _is_model_ready(self, name: str) -> bool:
+        try:
+            return bool(self._call(self._stub.ModelReady, service_pb2.ModelReadyRequest(name=name)).ready)
+        except UnavailableError:
+            raise
+        except WorldStreamError:  # older servers answer with an error for a model that they do not have
+            return False
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except ValueError as error:  # grpc's word for a closed channel
+            raise UnavailableError("UNAVAILABLE: this client is closed") from error
+
+
+def _until_done(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
+    try:
+        yield from batches
+    finally:
+        session.close()
+
+
+def _encoded(picture: Picture) -> bytes:
+    loaded = load_picture(picture)
+    if isinstance(loaded, bytes):
+        return loaded
+    png = io.BytesIO()
+    Image.fromarray(loaded).save(png, format="PNG")
+    return png.getvalue()

@@ -1,0 +1,122 @@
+"""A session's protocol without any I/O: which request comes next, and what each response means.
+
+A shell (`session.Session`, and others after it) sends what this gives, and gives it what arrives.
+"""
+
+from enum import Enum, auto
+from typing import Any
+
+from worldstream.errors import (
+    CancelledError,
+    InternalError,
+    SessionNotFoundError,
+    TritonError,
+    UnavailableError,
+    WorldStreamError,
+)
+from worldstream.order import FrameOrder
+from worldstream.requests import WORLD, Controls, Opening, SequenceFlags, SessionId, build_request
+from worldstream.responses import Event, parse_stream_response
+
+# After these a start may or may not have left a session behind; after any other it has not.
+_UNSURE_AFTER = (CancelledError, InternalError, TritonError, UnavailableError)
+
+
+class Life(Enum):
+    """What the client knows of its session on the server."""
+
+    NEW = auto()  # the server does not hold it
+    STARTING = auto()  # the start was sent and has no response yet
+    LIVE = auto()
+    UNSURE = auto()  # the start broke off: the server may hold it or not
+    ENDED = auto()
+
+
+class SessionCore:
+    """One session, or, without an id, one request that is a session by itself."""
+
+    def __init__(self, session_id: SessionId | None, opening: Opening | None) -> None:
+        """Without an opening, continue a session that the server holds already."""
+        self.session_id = session_id
+        self.life = Life.NEW if opening else Life.LIVE
+        self._opening = opening
+        self._order = FrameOrder(is_from_start=opening is not None)
+        self._num_requests = 0
+        self._start_id: str | None = None
+        self._ending_ids: set[str] = set()
+
+    @property
+    def must_hear_start(self) -> bool:
+        """Whether the next request has to wait for the start's first response.
+
+        The ensemble decodes the picture first, so a request sent straight to `denoise` would overtake the start.
+        """
+        return self.life is Life.STARTING and self._opening is not None and self._opening.model == WORLD
+
+    def next_request(self, controls: Controls, is_end: bool = False) -> Any:
+        """Build the request that asks for more frames; the first one also starts the session.
+
+        Raises:
+            SessionNotFoundError: if the session has ended.
+        """
+        if self.life is Life.ENDED:
+            raise SessionNotFoundError(f"SESSION_NOT_FOUND: session {self.session_id} has ended")
+        request_id = self._new_id()
+        is_start = self.life is Life.NEW
+        if is_start:
+            self.life = Life.STARTING
+            self._start_id = request_id
+        if is_end:
+            self._ending_ids.add(request_id)
+        flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
+        return build_request(request_id, self._opening if is_start else None, controls, flags)
+
+    def end_request(self) -> Any:
+        """Build the bare end: no further chunk, free the session."""
+        assert self.session_id is not None, "a session of one request ends by itself"
+        request_id = self._new_id()
+        self._ending_ids.add(request_id)
+        return build_request(request_id, None, Controls(), SequenceFlags(self.session_id, is_end=True))
+
+    def receive(self, message: Any) -> Event:
+        """Take the stream's next message.
+
+        Raises:
+            ProtocolError: if it breaks the tensor contract or comes out of order.
+        """
+        event = parse_stream_response(message)
+        if event.batch is not None:
+            self._order.check(event.batch)
+        self._follow(event)
+        return event
+
+    def stream_broke(self) -> None:
+        """Note that the stream is gone: frames under way are lost, and so is the word on a pending start or end."""
+        self._order.lose_track()
+        if self.life is Life.STARTING:
+            self.life = Life.UNSURE
+
+    def end_was_confirmed(self) -> None:
+        """Note that the server holds no session of this id; one that never lived may be started again."""
+        self.life = Life.NEW if self.life is Life.UNSURE else Life.ENDED
+
+    def _follow(self, event: Event) -> None:
+        if event.error is not None:
+            self._follow_error(event.request_id, event.error)
+            return
+        if event.request_id == self._start_id and self.life is Life.STARTING:
+            self.life = Life.LIVE
+        if event.is_final and event.request_id in self._ending_ids:
+            self.end_was_confirmed()
+
+    def _follow_error(self, request_id: str, error: WorldStreamError) -> None:
+        if self._order.is_mid_chunk:  # its other parts will not come
+            self._order.lose_track()
+        if isinstance(error, SessionNotFoundError) and self.life is not Life.STARTING:
+            self.end_was_confirmed()
+        elif request_id == self._start_id and self.life is Life.STARTING:
+            self.life = Life.UNSURE if isinstance(error, _UNSURE_AFTER) else Life.NEW
+
+    def _new_id(self) -> str:
+        self._num_requests += 1
+        return f"request-{self._num_requests}"

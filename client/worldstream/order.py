@@ -1,0 +1,70 @@
+"""Holds a session's batches to their order; pure, and the same for every kind of I/O."""
+
+import numpy as np
+
+from worldstream.batch import Batch
+from worldstream.errors import ProtocolError
+
+
+class FrameOrder:
+    """Knows which frame and which part of which chunk must come next."""
+
+    def __init__(self, is_from_start: bool) -> None:
+        """Begin at frame 0 of chunk 0, or, for a session that others began, wherever the first batch stands."""
+        self._is_exact = is_from_start
+        self._next_frame = 0
+        self._next_chunk = 0
+        self._next_part = 0
+        self._num_parts = 0
+
+    @property
+    def is_mid_chunk(self) -> bool:
+        """Whether a further part of the last chunk is due."""
+        return self._next_part > 0
+
+    def lose_track(self) -> None:
+        """Allow a gap before the next batch: frames that were under way when a stream broke are lost."""
+        self._is_exact = False
+        self._next_chunk += int(self.is_mid_chunk)
+        self._next_part = 0
+
+    def check(self, batch: Batch) -> None:
+        """Take the next batch.
+
+        Raises:
+            ProtocolError: if it is not the one that must come next.
+        """
+        self._check_part(batch)
+        self._check_frames(batch)
+        self._is_exact = True
+        self._next_frame += len(batch.frame_index)
+        is_chunk_done = batch.part_index == batch.num_parts - 1
+        self._next_chunk = batch.chunk_index + 1 if is_chunk_done else batch.chunk_index
+        self._next_part = 0 if is_chunk_done else batch.part_index + 1
+        self._num_parts = batch.num_parts
+        if batch.is_last and not is_chunk_done:
+            raise ProtocolError(f"chunk: the last response is part {batch.part_index} of {batch.num_parts}")
+
+    def _check_part(self, batch: Batch) -> None:
+        is_chunk_right = (
+            batch.chunk_index == self._next_chunk if self._is_exact else batch.chunk_index >= self._next_chunk
+        )
+        is_part_right = batch.part_index == self._next_part and batch.part_index < batch.num_parts
+        is_count_kept = self._next_part == 0 or batch.num_parts == self._num_parts
+        if not (is_chunk_right and is_part_right and is_count_kept):
+            raise ProtocolError(
+                f"chunk: wanted chunk {self._next_chunk} part {self._next_part}, "
+                f"got chunk {batch.chunk_index} part {batch.part_index} of {batch.num_parts}"
+            )
+
+    def _check_frames(self, batch: Batch) -> None:
+        first = int(batch.frame_index[0])
+        if not self._is_exact and first > self._next_frame:
+            self._next_frame = first
+        wanted = np.arange(self._next_frame, self._next_frame + len(batch.frame_index))
+        if not np.array_equal(batch.frame_index, wanted):
+            raise ProtocolError(f"frame_index: wanted {_span(wanted)}, got {_span(batch.frame_index)}")
+
+
+def _span(index: np.ndarray) -> str:
+    return f"{index[0]}..{index[-1]}"

@@ -1,0 +1,82 @@
+"""The picture that starts a world: told apart into encoded bytes, which the server decodes, and RGB pixels.
+
+H and W are the picture's height and width.
+"""
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from worldstream.errors import InvalidInputError
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+Picture: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | Pixels | Image.Image
+
+# Modes whose conversion to RGB in Pillow keeps the meaning; "I;16", "I" and "F" would be clipped.
+_SAFE_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
+
+
+def load_picture(picture: Picture) -> bytes | Pixels:
+    """Take a picture in any form that the client accepts.
+
+    Args:
+        picture: a path, encoded bytes in any form that the server's `image` takes, uint8 [H, W, 3] RGB, or a PIL image.
+
+    Returns:
+        Encoded bytes for a path or bytes; uint8 [H, W, 3] for an array or a PIL image.
+
+    Raises:
+        InvalidInputError: if a file cannot be read, or an array is not uint8 [H, W, 3].
+    """
+    if isinstance(picture, (bytes, bytearray, memoryview)):
+        return bytes(picture)
+    if isinstance(picture, Image.Image):
+        return _pixels_of(picture)
+    if isinstance(picture, np.ndarray):
+        return _checked_pixels(picture)
+    if isinstance(picture, (str, os.PathLike)):
+        return _read_file(Path(picture))
+    raise InvalidInputError(f"picture: wanted a path, bytes, an array or a PIL image, got {type(picture).__name__}")
+
+
+def upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Width and height of a picture file as the server sees it, with its EXIF orientation applied."""
+    try:
+        with Image.open(path) as picture:
+            width_px, height_px = picture.size
+            orientation = picture.getexif().get(0x0112, 1)
+    except OSError as error:
+        raise InvalidInputError(
+            f"picture: cannot read {Path(path).name}: {error.strerror or 'not a picture'}"
+        ) from error
+    return (height_px, width_px) if orientation in (5, 6, 7, 8) else (width_px, height_px)
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"picture: cannot read {path.name}: {error.strerror}") from error
+
+
+def _checked_pixels(array: npt.NDArray[np.generic]) -> Pixels:
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or array.size == 0:
+        raise InvalidInputError(f"picture: wanted uint8 [H, W, 3], got {array.dtype} {list(array.shape)}")
+    return array.astype(np.uint8, copy=False)
+
+
+def _pixels_of(picture: Image.Image) -> Pixels:
+    """Widen to RGB by the server's own policy: upright, alpha composited on black."""
+    if picture.mode not in _SAFE_MODES:
+        raise InvalidInputError(
+            f"picture: PIL mode {picture.mode} is not 8 bits a channel; give its path or bytes instead"
+        )
+    upright = ImageOps.exif_transpose(picture)
+    if upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", upright.size, (0, 0, 0, 255)), upright)
+    return np.asarray(upright.convert("RGB"))

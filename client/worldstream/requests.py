@@ -1,0 +1,236 @@
+"""What a client asks for, checked, and how it becomes Triton requests. Pure: no connection, no state.
+
+T is the number of latent frames asked for; H and W are the sent picture's height and width.
+"""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2
+
+from worldstream.errors import InvalidInputError
+from worldstream.paths import actions_from_text
+from worldstream.picture import Picture, Pixels, load_picture
+from worldstream.tensors import add_array, add_strings
+
+WORLD = "world"
+DENOISE = "denoise"
+PREPROCESS = "preprocess"
+
+SessionId: TypeAlias = str | int
+Fit: TypeAlias = Literal["crop", "stretch"]
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+_MAX_ID_CHARS = 128  # Triton refuses longer sequence ids
+_ID_CHARS = frozenset(string.ascii_letters + string.digits + string.punctuation)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What only a session's first request may carry."""
+
+    picture: bytes | Pixels  # encoded bytes go through `world`, pixels [H, W, 3] straight to `denoise`
+    seed: int | None = None
+    translation_scale: float | None = None
+    fit: Fit | None = None
+
+    @property
+    def model(self) -> str:
+        """The model that takes this picture."""
+        return WORLD if isinstance(self.picture, bytes) else DENOISE
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What every request may carry. Absent values leave the choice to the server."""
+
+    cam_to_world: Float32 | None = None  # [T, 4, 4], OpenCV axes
+    actions: tuple[str, ...] | None = None  # T entries, such as "w", "wl", ""
+    num_chunks: int | None = None
+    intrinsics: Float32 | None = None  # [1 or T, 4]
+    prompt: str | None = None
+    num_steps: int | None = None
+    event_id: int | None = None
+
+
+@dataclass(frozen=True)
+class SequenceFlags:
+    """A request's place in its session: Triton's own sequence fields."""
+
+    session_id: SessionId
+    is_start: bool = False
+    is_end: bool = False
+
+
+def make_opening(
+    picture: Picture, seed: int | None = None, translation_scale: float | None = None, fit: Fit | None = None
+) -> Opening:
+    """Check and load what a session starts from.
+
+    Raises:
+        InvalidInputError: if the picture cannot be used or a value is out of range.
+    """
+    if fit not in (None, "crop", "stretch"):
+        raise InvalidInputError(f"fit: wanted crop or stretch, got {fit!r}")
+    if translation_scale is not None and not 0 < translation_scale < float("inf"):
+        raise InvalidInputError(f"translation_scale: wanted a number over 0, got {translation_scale}")
+    return Opening(load_picture(picture), seed, translation_scale, fit)
+
+
+def make_controls(
+    cam_to_world: npt.ArrayLike | None = None,
+    actions: str | Sequence[str] | None = None,
+    num_chunks: int | None = None,
+    intrinsics: npt.ArrayLike | None = None,
+    prompt: str | None = None,
+    num_steps: int | None = None,
+    event_id: int | None = None,
+) -> Controls:
+    """Check and convert what a request asks for.
+
+    Args:
+        cam_to_world: [T, 4, 4], one absolute pose a latent frame.
+        actions: one entry a latent frame, or text for `paths.actions_from_text`.
+        num_chunks: 1 or more.
+        intrinsics: [4], [1, 4] or [T, 4]; fx, fy, cx, cy in pixels of the sent picture.
+        prompt: words for the world.
+        num_steps: 1 or more.
+        event_id: 0 or more; comes back in every batch that this request steers.
+
+    Raises:
+        InvalidInputError: if a shape or value cannot be right, or both poses and actions are given.
+    """
+    if cam_to_world is not None and actions is not None:
+        raise InvalidInputError("cam_to_world, actions: a request takes one of them, both came")
+    for name, value, least in (("num_chunks", num_chunks, 1), ("num_steps", num_steps, 1), ("event_id", event_id, 0)):
+        if value is not None and value < least:
+            raise InvalidInputError(f"{name}: wanted {least} or more, got {value}")
+    return Controls(
+        cam_to_world=None if cam_to_world is None else _poses(cam_to_world),
+        actions=None if actions is None else _actions(actions),
+        num_chunks=num_chunks,
+        intrinsics=None if intrinsics is None else _intrinsics(intrinsics),
+        prompt=prompt,
+        num_steps=num_steps,
+        event_id=event_id,
+    )
+
+
+def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Controls:
+    """Fill what a request leaves open from its session's settings; a session's prompt goes out with its start only."""
+    return replace(
+        controls,
+        intrinsics=controls.intrinsics if controls.intrinsics is not None else defaults.intrinsics,
+        num_steps=controls.num_steps if controls.num_steps is not None else defaults.num_steps,
+        prompt=defaults.prompt if controls.prompt is None and is_start else controls.prompt,
+    )
+
+
+def check_session_id(session_id: SessionId) -> SessionId:
+    """Return an id that both Triton's sequence fields and gRPC metadata can carry.
+
+    Raises:
+        InvalidInputError: if it is neither 1 or more nor 1 to 128 printable ASCII characters without spaces.
+    """
+    if isinstance(session_id, bool) or not isinstance(session_id, (int, str)):
+        raise InvalidInputError(f"session_id: wanted a string or an integer, got {type(session_id).__name__}")
+    if isinstance(session_id, int) and not 1 <= session_id < 2**63:
+        raise InvalidInputError(f"session_id: wanted 1 to 2**63 - 1, got {session_id}")
+    if isinstance(session_id, str) and not (0 < len(session_id) <= _MAX_ID_CHARS and set(session_id) <= _ID_CHARS):
+        raise InvalidInputError(f"session_id: wanted 1 to {_MAX_ID_CHARS} printable ASCII characters without spaces")
+    return session_id
+
+
+def build_request(
+    request_id: str, opening: Opening | None, controls: Controls, sequence: SequenceFlags | None
+) -> service_pb2.ModelInferRequest:
+    """Build a request for frames: to `world` when it carries an encoded picture, else to `denoise`."""
+    request = service_pb2.ModelInferRequest(model_name=opening.model if opening else DENOISE, id=request_id)
+    if sequence is not None:
+        _add_sequence(request, sequence)
+    if opening is not None:
+        _add_opening(request, opening)
+    _add_controls(request, controls)
+    return request
+
+
+def build_preprocess_request(pictures: Sequence[bytes], size: tuple[int, int] | None) -> service_pb2.ModelInferRequest:
+    """Build a request to `preprocess`; `size` is height, width."""
+    request = service_pb2.ModelInferRequest(model_name=PREPROCESS)
+    add_strings(request, "image", pictures)
+    if size is not None:
+        add_array(request, "size", np.array(size, dtype=np.int32))
+    return request
+
+
+def chunk_latent_frames_of(model_config: Any, default: int) -> int:
+    """Read the chunk's length from the parameters of `denoise`'s configuration."""
+    text = model_config.parameters["chunk_latent_frames"].string_value
+    return int(text) if text.isdigit() and int(text) > 0 else default
+
+
+def _add_sequence(request: Any, sequence: SequenceFlags) -> None:
+    if isinstance(sequence.session_id, int):
+        request.parameters["sequence_id"].int64_param = sequence.session_id
+    else:
+        request.parameters["sequence_id"].string_param = sequence.session_id
+    request.parameters["sequence_start"].bool_param = sequence.is_start
+    request.parameters["sequence_end"].bool_param = sequence.is_end
+
+
+def _add_opening(request: Any, opening: Opening) -> None:
+    if isinstance(opening.picture, bytes):
+        add_strings(request, "image", [opening.picture])
+    else:
+        add_array(request, "pixels", opening.picture[np.newaxis])
+    if opening.seed is not None:
+        add_array(request, "seed", np.array([opening.seed], dtype=np.int64))
+    if opening.translation_scale is not None:
+        add_array(request, "translation_scale", np.array([opening.translation_scale], dtype=np.float32))
+    if opening.fit is not None:
+        request.parameters["fit"].string_param = opening.fit
+
+
+def _add_controls(request: Any, controls: Controls) -> None:
+    if controls.cam_to_world is not None:
+        add_array(request, "cam_to_world", controls.cam_to_world)
+    if controls.actions is not None:
+        add_strings(request, "actions", [keys.encode() for keys in controls.actions])
+    if controls.intrinsics is not None:
+        add_array(request, "intrinsics", controls.intrinsics)
+    if controls.prompt is not None:
+        add_strings(request, "prompt", [controls.prompt.encode()])
+    for name, value in (("num_chunks", controls.num_chunks), ("num_steps", controls.num_steps)):
+        if value is not None:
+            add_array(request, name, np.array([value], dtype=np.int32))
+    if controls.event_id is not None:
+        add_array(request, "event_id", np.array([controls.event_id], dtype=np.int64))
+
+
+def _poses(values: npt.ArrayLike) -> Float32:
+    array = _floats("cam_to_world", values)
+    if array.ndim != 3 or array.shape[0] == 0 or array.shape[1:] != (4, 4):
+        raise InvalidInputError(f"cam_to_world: wanted [T, 4, 4] with T of 1 or more, got {list(array.shape)}")
+    return array
+
+
+def _intrinsics(values: npt.ArrayLike) -> Float32:
+    array = np.atleast_2d(_floats("intrinsics", values))
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != 4:
+        raise InvalidInputError(f"intrinsics: wanted [4], [1, 4] or [T, 4], got {list(array.shape)}")
+    return array
+
+
+def _floats(name: str, values: npt.ArrayLike) -> Float32:
+    try:
+        return np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name}: wanted an array of numbers") from error
+
+
+def _actions(actions: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(actions_from_text(actions)) if isinstance(actions, str) else tuple(actions)

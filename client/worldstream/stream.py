@@ -1,0 +1,115 @@
+"""One ModelStreamInfer call: requests go in, responses come out, each with a limit on the silence between them.
+
+The raw stub is used because tritonclient's stream reports errors without the id of their request, hides the final flag
+of errors, and ends without a word when its callback raises. This module knows nothing of tensors and sessions.
+"""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from queue import Empty, Full, Queue, SimpleQueue
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+
+from worldstream.errors import (
+    CancelledError,
+    InternalError,
+    ResponseTimeoutError,
+    TritonError,
+    UnavailableError,
+    WorldStreamError,
+    error_from_message,
+)
+
+# Few, so that a slow reader holds the server's stream back and not this process's memory.
+_NUM_READ_AHEAD = 4
+_POLL_S = 0.1
+_CLOSE_S = 2.0
+
+
+class Stream:
+    """A bidirectional call with a reader thread. `send` and `receive` belong to one thread, `cancel` to any."""
+
+    def __init__(self, stub: Any, metadata: Sequence[tuple[str, str]]) -> None:
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+        self._inbox: Queue[Any] = Queue(maxsize=_NUM_READ_AHEAD)
+        self._is_cancelled = threading.Event()
+        try:
+            self._call = stub.ModelStreamInfer(iter(self._outbox.get, None), metadata=tuple(metadata))
+        except ValueError as error:  # grpc's word for a closed channel
+            raise UnavailableError("UNAVAILABLE: this client is closed") from error
+        self._reader = threading.Thread(target=self._read, name="worldstream-reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the call was broken off from this side."""
+        return self._is_cancelled.is_set()
+
+    def send(self, request: Any) -> None:
+        """Hand a request to the connection; returns at once."""
+        self._outbox.put(request)
+
+    def receive(self, timeout_s: float) -> Any:
+        """Wait for the next response.
+
+        Raises:
+            ResponseTimeoutError: if none came in time; the stream is cancelled then.
+            CancelledError: if `cancel` was called.
+            WorldStreamError: if the connection broke, as `error_from_rpc` says.
+        """
+        try:
+            item = None if self._is_cancelled.is_set() else self._inbox.get(timeout=timeout_s)
+        except Empty:
+            self.cancel()
+            raise ResponseTimeoutError(f"UNAVAILABLE: no response within {timeout_s:g} s") from None
+        if self._is_cancelled.is_set():
+            raise CancelledError("CANCELLED: this client cancelled the request")
+        if isinstance(item, WorldStreamError):
+            raise item
+        return item
+
+    def cancel(self) -> None:
+        """Break the call off, so that the server sees the cancel."""
+        self._is_cancelled.set()
+        self._call.cancel()
+        self._outbox.put(None)
+        with contextlib.suppress(Full):  # wakes a waiting `receive`; when full, none waits
+            self._inbox.put_nowait(None)
+
+    def close(self) -> None:
+        """End the call in good order when nothing is under way; what still arrives is dropped."""
+        self._outbox.put(None)
+        self._reader.join(_CLOSE_S)
+        if self._reader.is_alive():
+            self.cancel()
+
+    def _read(self) -> None:
+        try:
+            for response in self._call:
+                self._post(response)
+            self._post(UnavailableError("UNAVAILABLE: the server closed the stream"))
+        except grpc.RpcError as error:
+            self._post(error_from_rpc(error))
+
+    def _post(self, item: Any) -> None:
+        while not self._is_cancelled.is_set():
+            with contextlib.suppress(Full):
+                self._inbox.put(item, timeout=_POLL_S)
+                return
+
+
+def error_from_rpc(error: Any) -> WorldStreamError:
+    """Turn a gRPC status into the exception that it stands for; the code word in its text goes first."""
+    status, details = error.code(), error.details() or ""
+    named = error_from_message(details)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ResponseTimeoutError(f"UNAVAILABLE: no response in time ({details})")
+    # A connection's own text may hold such a word too ("last error: INTERNAL: ..."); no model failed then.
+    is_own_text = isinstance(named, (TritonError, InternalError, CancelledError))
+    if status is grpc.StatusCode.UNAVAILABLE and is_own_text:
+        return UnavailableError(f"UNAVAILABLE: {details}")
+    if status is grpc.StatusCode.CANCELLED and isinstance(named, TritonError):
+        return CancelledError(f"CANCELLED: {details}")
+    return named
