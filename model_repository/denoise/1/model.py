@@ -1,0 +1,152 @@
+"""Triton's side of `denoise`: tensors in, responses out, error codes, metrics. No logic."""
+
+# The stub starts in an ASCII locale whatever the environment says; torch.compile and UTF-8 text need this before torch loads.
+import locale
+
+locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+
+import json  # noqa: E402
+import logging  # noqa: E402
+import secrets  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+import triton_python_backend_utils as pb_utils  # noqa: E402
+from worldmodel.engine import COUNTS, Batch, Engine, Stats  # noqa: E402
+from worldmodel.errors import InternalError, WorldError  # noqa: E402
+from worldmodel.loading import load_world  # noqa: E402
+from worldmodel.request import Envelope, parse_request  # noqa: E402
+from worldmodel.serving import read_parameters  # noqa: E402
+
+log = logging.getLogger("worldstream")
+
+# Names on the TritonError class; the class itself does not exist yet while this file is imported.
+TRITON_CODES = {
+    "INVALID_INPUT": "INVALID_ARG",
+    "TOO_LARGE": "INVALID_ARG",
+    "SESSION_NOT_FOUND": "NOT_FOUND",
+    "SESSION_EXISTS": "ALREADY_EXISTS",
+    "SESSION_LIMIT": "UNAVAILABLE",
+    "BUSY": "UNAVAILABLE",
+    "CANCELLED": "CANCELLED",
+    "UNAVAILABLE": "UNAVAILABLE",
+    "INTERNAL": "INTERNAL",
+}
+
+
+class TritonPythonModel:
+    """One instance: one process, one device, one engine."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the world; the model is READY when this returns."""
+        log.addHandler(TritonLog())
+        log.setLevel(logging.INFO)
+        log.propagate = False
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.config, self.serving = read_parameters({key: value["string_value"] for key, value in parameters.items()})
+        is_gpu = args["model_instance_kind"] == "GPU"
+        device = f"cuda:{args['model_instance_device_id']}" if is_gpu else "cpu"
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self.engine = Engine(
+            lambda: load_world(self.config, self.serving, folder, device), self.serving, Metrics(args["model_name"])
+        )
+        self.engine.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Check and queue; the answers come from the engine's emitter thread."""
+        for request in requests:
+            reply = TritonReply(request.get_response_sender())
+            try:
+                tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+                self.engine.submit(parse_request(tensors, read_envelope(request), self.config, self.serving), reply)
+            except WorldError as error:
+                reply.fail(error)
+            except Exception:
+                reference = secrets.token_hex(4)
+                log.exception("INTERNAL %s", reference)
+                reply.fail(InternalError(f"the request failed; the server's log has it as {reference}"))
+
+    def finalize(self) -> None:
+        """Stop at the next denoising step."""
+        self.engine.close()
+
+
+class TritonReply:
+    """The answers to one request, as Triton responses."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def send(self, batch: Batch) -> None:
+        """Send one response; the final flag goes with the last one, so that every client sees the end."""
+        tensors = {
+            "frames": batch.frames,
+            "frame_index": batch.frame_index,
+            "chunk": np.array(batch.chunk, np.int32),
+            "event_id": np.array([batch.event_id], np.int64),
+            "timings": np.array(batch.timings_ms, np.float32),
+        }
+        response = pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in tensors.items()])
+        self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if batch.is_last else 0)
+
+    def fail(self, error: WorldError) -> None:
+        """Send error and final flag in one response: an error without it leaks the request of an ensemble."""
+        code = getattr(pb_utils.TritonError, TRITON_CODES[error.code])
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{error.code}: {error}", code))
+        self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or cancelled."""
+        return self._sender.is_cancelled()
+
+
+def read_envelope(request: Any) -> Envelope:
+    """The sequence fields and parameters of a Triton request."""
+    flags = request.flags()
+    return Envelope(
+        request.correlation_id(),
+        bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+        bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        json.loads(request.parameters() or "{}"),
+    )
+
+
+class Metrics:
+    """The engine's counts and gauges on Triton's own metrics page, as worldstream_*."""
+
+    def __init__(self, model_name: str) -> None:
+        labels = {"model": model_name}
+        self._last = Stats()
+        # A family lives as long as something refers to it.
+        self._families = {name: self._family(name) for name in vars(self._last)}
+        self._metrics = {name: family.Metric(labels=labels) for name, family in self._families.items()}
+
+    @staticmethod
+    def _family(name: str) -> Any:
+        kind = pb_utils.MetricFamily.COUNTER if name in COUNTS else pb_utils.MetricFamily.GAUGE
+        suffix = "_total" if name in COUNTS else ""
+        return pb_utils.MetricFamily(
+            name=f"worldstream_{name}{suffix}", description=name.replace("_", " ").capitalize(), kind=kind
+        )
+
+    def __call__(self, stats: Stats) -> None:
+        """Bring the page up to date; each call to Triton crosses a process, so only what changed is sent."""
+        for name, value in vars(stats).items():
+            change = value - getattr(self._last, name)
+            if change and name in COUNTS:
+                self._metrics[name].increment(change)
+            elif change:
+                self._metrics[name].set(value)
+        self._last = stats
+
+
+class TritonLog(logging.Handler):
+    """Hands the project's log lines to Triton's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Triton adds time and place itself."""
+        text = f"{record.name}: {self.format(record)}"
+        logger = pb_utils.Logger
+        write = {logging.ERROR: logger.log_error, logging.WARNING: logger.log_warn}.get(record.levelno, logger.log_info)
+        write(text)

@@ -1,0 +1,1 @@
+"""A causal, camera-conditioned video diffusion world. Knows nothing of Triton."""

@@ -1,0 +1,306 @@
+"""From poses, intrinsics and key presses to the rays that the model is conditioned on. NumPy only, float64 inside.
+
+Letters: T latent frames, H x W pixels of the model's picture. A pose is cam_to_world, [4, 4], OpenCV axes (x right, y down,
+z forward). A session's own world is the camera of its first latent frame; its unit is the client's.
+
+The state of a session's camera is O(1): the last pose, how the client's world lies in the session's, the last intrinsics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldmodel.config import PATCH, RAY_CHANNELS, SPATIAL_STRIDE, WorldConfig
+from worldmodel.errors import InvalidInputError
+
+Array = NDArray[np.float64]
+
+MOVE_KEYS = {"w": (0.0, 1.0), "s": (0.0, -1.0), "d": (1.0, 0.0), "a": (-1.0, 0.0)}  # right, forward
+LOOK_KEYS = {"l": (1.0, 0.0), "j": (-1.0, 0.0), "i": (0.0, 1.0), "k": (0.0, -1.0)}  # yaw to the right, pitch up
+KEYS = "wasdijkl"
+
+
+@dataclass(frozen=True)
+class CameraState:
+    """Where a session's camera is, and what later requests are measured against."""
+
+    pose: Array  # [4, 4], in the session's world
+    intrinsics: Array  # [4], of the model's picture
+    scale: float | None  # client units per model unit; None until a moving chunk has set it
+    alignment: Array | None = None  # [4, 4], client's world -> session's world; None until poses have come
+    pending: Array | None = None  # [4, 4], motion asked for at the first latent frame, which cannot move
+
+
+def start_camera(intrinsics: Array, scale: float | None) -> CameraState:
+    """A camera at its session's origin."""
+    return CameraState(np.eye(4), intrinsics, scale)
+
+
+# --- poses -------------------------------------------------------------------------------------------------------------
+
+
+def invert_rigid(pose: Array) -> Array:
+    """The inverse of rotation-and-translation matrices, [..., 4, 4]."""
+    inverse = np.zeros_like(pose)
+    rotation = np.swapaxes(pose[..., :3, :3], -1, -2)
+    inverse[..., :3, :3] = rotation
+    inverse[..., :3, 3] = -np.einsum("...ij,...j->...i", rotation, pose[..., :3, 3])
+    inverse[..., 3, 3] = 1.0
+    return inverse
+
+
+def relative_to_previous(poses: Array, previous: Array) -> Array:
+    """Each pose in the camera before it, [T, 4, 4]; the first in `previous`."""
+    return invert_rigid(np.concatenate([previous[None], poses[:-1]])) @ poses
+
+
+def every_fourth(poses_full_rate: Array) -> Array:
+    """One pose per latent frame, from one per pixel frame: [1 + 4k, 4, 4] -> [1 + k, 4, 4]; a rest is cut off."""
+    return poses_full_rate[: (len(poses_full_rate) - 1) // 4 * 4 + 1 : 4]
+
+
+def largest_step(relative: Array) -> float:
+    """The longest frame-to-frame translation, in the poses' unit."""
+    return float(np.linalg.norm(relative[:, :3, 3], axis=-1).max(initial=0.0))
+
+
+def check_poses(poses: Array) -> None:
+    """Refuse what is not a camera pose, naming the frame.
+
+    Args:
+        poses: [T, 4, 4].
+
+    Raises:
+        InvalidInputError: not finite, not a rotation within 1e-3, mirrored, or a bottom row that is not 0 0 0 1.
+    """
+    for frame, pose in enumerate(poses):
+        where = f"cam_to_world: frame {frame}"
+        if not np.isfinite(pose).all():
+            raise InvalidInputError(f"{where} has a number that is not finite")
+        if np.abs(pose[3] - (0, 0, 0, 1)).max() > 1e-3:
+            hint = " (the matrix looks transposed)" if np.abs(pose[:3, 3]).max() < 1e-6 else ""
+            raise InvalidInputError(f"{where}: wanted the bottom row 0 0 0 1, got {_row(pose[3])}{hint}")
+        rotation = pose[:3, :3]
+        determinant = float(np.linalg.det(rotation))
+        if determinant < 0:
+            raise InvalidInputError(
+                f"{where} is not a rotation (det = {determinant:.3f}): an axis is mirrored; wanted OpenCV axes, "
+                "x right, y down, z forward"
+            )
+        error = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
+        if error > 1e-3:
+            raise InvalidInputError(
+                f"{where} is not a rotation (R R^T is {error:.4g} from the identity, det = {determinant:.3f}): "
+                "wanted orthonormal within 0.001"
+            )
+
+
+def _row(row: Array) -> str:
+    return " ".join(f"{value:.4g}" for value in row)
+
+
+# --- intrinsics ----------------------------------------------------------------------------------------------------------
+
+
+def check_intrinsics(intrinsics: Array) -> None:
+    """Refuse focal lengths that are not positive and numbers that are not finite, naming the row ([T, 4])."""
+    for row, values in enumerate(intrinsics):
+        if not np.isfinite(values).all():
+            raise InvalidInputError(f"intrinsics: row {row} has a number that is not finite")
+        if min(values[0], values[1]) <= 0:
+            raise InvalidInputError(
+                f"intrinsics: row {row}: wanted positive focal lengths fx, fy, got {values[0]:.4g}, {values[1]:.4g}"
+            )
+
+
+def default_intrinsics(height_px: int, width_px: int, horizontal_fov_deg: float) -> Array:
+    """Square pixels and a centred axis: fx, fy, cx, cy."""
+    focal = width_px / 2 / math.tan(math.radians(horizontal_fov_deg) / 2)
+    return np.array([focal, focal, width_px / 2, height_px / 2])
+
+
+def fit_intrinsics(intrinsics: Array, picture_px: tuple[int, int], model_px: tuple[int, int], fit: str) -> Array:
+    """Carry intrinsics along when a picture is fitted to the model's size.
+
+    Args:
+        intrinsics: [T, 4], in pixels of the picture.
+        picture_px, model_px: height and width.
+        fit: "crop" scales until both sides are covered and cuts the centre; "stretch" scales each side by itself.
+
+    Returns:
+        [T, 4], in pixels of the model's picture.
+    """
+    scale_y, scale_x = model_px[0] / picture_px[0], model_px[1] / picture_px[1]
+    if fit == "crop":
+        scale_y = scale_x = max(scale_y, scale_x)
+    offset_x = (picture_px[1] * scale_x - model_px[1]) / 2
+    offset_y = (picture_px[0] * scale_y - model_px[0]) / 2
+    return intrinsics * (scale_x, scale_y, scale_x, scale_y) - (0, 0, offset_x, offset_y)
+
+
+# --- rays --------------------------------------------------------------------------------------------------------------
+
+
+def ray_map(relative: Array, intrinsics: Array, height_px: int, width_px: int) -> NDArray[np.float32]:
+    """Tell the model, for every pixel, where its ray starts and where it points.
+
+    Args:
+        relative: [T, 4, 4], each in the camera before it, in model units.
+        intrinsics: [T, 4]; fx, fy, cx, cy in pixels of a height_px x width_px picture.
+
+    Returns:
+        [T, H, W, 6]: ray origin, then unit direction.
+
+    Source: lingbot-world, get_plucker_embeddings. Upstream says "Plücker" but joins origin and direction (no moment); we
+    match its arithmetic, not its name.
+    """
+    columns, rows = np.arange(width_px) + 0.5, np.arange(height_px) + 0.5
+    fx, fy, cx, cy = (value[:, None, None] for value in intrinsics.T)
+    shape = (len(relative), height_px, width_px)
+    x = np.broadcast_to((columns - cx) / fx, shape)
+    y = np.broadcast_to((rows[:, None] - cy) / fy, shape)
+    directions = np.stack([x, y, np.ones(shape)], axis=-1)
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    turned = np.einsum("tij,thwj->thwi", relative[:, :3, :3], directions)
+    origins = np.broadcast_to(relative[:, None, None, :3, 3], turned.shape)
+    return np.concatenate([origins, turned], axis=-1).astype(np.float32)
+
+
+def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Fold 8 x 8 pixels into channels: [T, H, W, 6] -> [384, T, h, w], channel order (ray channel, row, column)."""
+    frames, height, width, _ = rays.shape
+    stride = SPATIAL_STRIDE
+    cells = rays.reshape(frames, height // stride, stride, width // stride, stride, RAY_CHANNELS)
+    return cells.transpose(5, 2, 4, 0, 1, 3).reshape(-1, frames, height // stride, width // stride)
+
+
+def grid_of(height_px: int, width_px: int) -> tuple[int, int]:
+    """Token rows and columns of a picture."""
+    return height_px // SPATIAL_STRIDE // PATCH, width_px // SPATIAL_STRIDE // PATCH
+
+
+# --- a session's camera --------------------------------------------------------------------------------------------------
+
+
+def parse_actions(actions: Sequence[str]) -> None:
+    """Refuse unknown keys by name. One string a latent frame: "w", "wl", "" (nothing pressed)."""
+    for frame, pressed in enumerate(actions):
+        for key in pressed:
+            if key not in KEYS:
+                raise InvalidInputError(
+                    f"actions: frame {frame}: key {key!r} is unknown; wanted w a s d to move, i j k l to look"
+                )
+
+
+def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Array, CameraState]:
+    """Move along absolute poses in the client's world.
+
+    Args:
+        poses: [T, 4, 4]. The session's first pose is its origin; after actions, the first pose is where the camera now is.
+        is_first: whether the session has no latent frame yet.
+
+    Returns:
+        Relative poses [T, 4, 4] in client units, and the state after them.
+    """
+    alignment = state.alignment
+    if alignment is None:
+        here = state.pose if state.pending is None else state.pose @ state.pending
+        alignment = here @ invert_rigid(poses[0])
+    placed = alignment @ poses
+    relative = relative_to_previous(placed, placed[0] if is_first else state.pose)
+    return relative, dataclasses.replace(state, pose=placed[-1], alignment=alignment, pending=None)
+
+
+def follow_actions(
+    state: CameraState, actions: Sequence[str], config: WorldConfig, is_first: bool
+) -> tuple[Array, CameraState]:
+    """Move as the keys say, one entry a latent frame.
+
+    The session's first latent frame is the picture and cannot move: motion that was asked for there is made up for in the
+    next frame, so that no key press is lost.
+
+    Returns:
+        Relative poses [T, 4, 4] in client units, and the state after them.
+    """
+    pose, pending, steps = state.pose, state.pending, []
+    for frame, pressed in enumerate(actions):
+        target = _act(pose if pending is None else pose @ pending, pressed, config, state.scale)
+        if is_first and frame == 0:
+            pending = invert_rigid(pose) @ target
+            steps.append(np.eye(4))
+            continue
+        steps.append(invert_rigid(pose) @ target)
+        pose, pending = target, None
+    # The client's poses no longer say where the camera is, unless nothing moved.
+    moved = any(actions) or state.pending is not None
+    alignment = None if moved else state.alignment
+    return np.stack(steps), dataclasses.replace(state, pose=pose, pending=pending, alignment=alignment)
+
+
+def _act(pose: Array, pressed: str, config: WorldConfig, scale: float | None) -> Array:
+    """One latent frame of held keys: look first, then walk on the ground plane of the session's first camera."""
+    yaw, pitch = (sum(LOOK_KEYS[key][axis] for key in set(pressed) if key in LOOK_KEYS) for axis in (0, 1))
+    right, forward = (sum(MOVE_KEYS[key][axis] for key in set(pressed) if key in MOVE_KEYS) for axis in (0, 1))
+    rotation = _look(pose[:3, :3], yaw, pitch, config)
+    moved = np.eye(4)
+    moved[:3, :3], moved[:3, 3] = rotation, pose[:3, 3]
+    length = math.hypot(right, forward)
+    if length > 0:
+        distance = config.move_per_frame * (scale or config.translation_scale)
+        direction = right * _on_ground(rotation[:, 0]) + forward * _on_ground(rotation[:, 2])
+        moved[:3, 3] += direction / length * distance  # two keys are not faster than one
+    return moved
+
+
+def _look(rotation: Array, yaw: float, pitch: float, config: WorldConfig) -> Array:
+    """Turn about the world's vertical, then tilt, within the pitch limit."""
+    yaw_rad = math.radians(yaw * config.yaw_deg_per_frame)
+    now = math.degrees(math.asin(max(-1.0, min(1.0, -rotation[1, 2]))))
+    limit = max(config.pitch_limit_deg, abs(now))  # poses may have gone beyond: keys do not jerk it back
+    wanted = max(-limit, min(limit, now + pitch * config.pitch_deg_per_frame))
+    pitch_rad = math.radians(wanted - now)
+    turn = np.array(
+        [[math.cos(yaw_rad), 0, math.sin(yaw_rad)], [0, 1, 0], [-math.sin(yaw_rad), 0, math.cos(yaw_rad)]]
+    )
+    tilt = np.array(
+        [[1, 0, 0], [0, math.cos(pitch_rad), -math.sin(pitch_rad)], [0, math.sin(pitch_rad), math.cos(pitch_rad)]]
+    )
+    return turn @ rotation @ tilt
+
+
+def _on_ground(axis: Array) -> Array:
+    flat = np.array([axis[0], 0.0, axis[2]])
+    length = float(np.linalg.norm(flat))
+    return flat / length if length > 1e-9 else np.zeros(3)
+
+
+def to_model_units(
+    relative: Array, state: CameraState, config: WorldConfig, clip_step: float | None
+) -> tuple[Array, CameraState]:
+    """Divide translations by the session's scale, fixing the scale by the configured rule when it is still open.
+
+    Args:
+        relative: [T, 4, 4], in client units, as the follow functions return them.
+        clip_step: the longest step among all poses of the request, for the whole-clip rule; None while keys steer.
+
+    Returns:
+        [T, 4, 4] in model units, and the state, its scale set once and then frozen.
+    """
+    scale = state.scale
+    if scale is None and clip_step is not None:
+        step = clip_step if config.translation_rule == "clip_max" else largest_step(relative)
+        scale = step if step > 0 else None
+    scaled = relative.copy()
+    scaled[:, :3, 3] /= scale or config.translation_scale
+    return scaled, dataclasses.replace(state, scale=scale)
+
+
+def with_intrinsics(state: CameraState, intrinsics: Array) -> CameraState:
+    """The state with the intrinsics that the next chunk starts from ([4], of the model's picture)."""
+    return dataclasses.replace(state, intrinsics=intrinsics)

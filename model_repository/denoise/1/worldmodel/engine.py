@@ -1,0 +1,440 @@
+"""Threads, queues, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
+
+One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one chunk
+each. One emitter thread copies frames to the host and sends every answer, so that the next chunk is computed meanwhile and the
+answers of a request keep their order. `submit` only looks into the table and queues.
+
+A session exists from its accepted start on. A start that is cancelled before anything was computed leaves no session; later
+cancels and errors leave it as it was before the chunk.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldmodel.errors import BusyError, CancelledError, InternalError, SessionNotFoundError, UnavailableError, WorldError
+from worldmodel.request import Request
+from worldmodel.serving import ServingConfig
+from worldmodel.session import Entry, SessionId, SessionTable
+from worldmodel.world import Chunk, Pixels, World
+
+log = logging.getLogger("worldstream")
+
+SWEEP_S = 0.5  # how often an idle engine looks for expired sessions
+EMITTER_DEPTH = 4  # chunks between computing and sending; computing waits beyond
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One response: some frames of one chunk, and the header tensors."""
+
+    frames: Pixels  # [n, H, W, 3]
+    frame_index: NDArray[np.int64]  # [n]
+    chunk: tuple[int, int, int]  # chunk_index, part_index, num_parts
+    event_id: int
+    timings_ms: tuple[float, ...]  # queued, condition, denoise, decode, transfer, total
+    is_last: bool  # carries the final flag
+
+
+class Reply(Protocol):
+    """Where the answers to one request go. Exactly one call carries the final flag: `fail`, or a batch that is last."""
+
+    def send(self, batch: Batch) -> None:
+        """Send one response."""
+
+    def fail(self, error: WorldError) -> None:
+        """Send the error and the final flag, once."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or cancelled."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the engine has done since it started, and what it holds now."""
+
+    chunks: int = 0
+    frames: int = 0
+    denoising_steps: int = 0
+    conditioner_evaluations: int = 0
+    conditioner_reuses: int = 0
+    pictures_encoded: int = 0
+    picture_cache_hits: int = 0
+    active_sessions: int = 0
+    session_bytes: int = 0
+    queued_requests: int = 0
+    conditioner_bytes: int = 0
+
+
+GAUGES = ("active_sessions", "session_bytes", "queued_requests", "conditioner_bytes")
+COUNTS = tuple(each.name for each in fields(Stats) if each.name not in GAUGES)
+
+
+@dataclass
+class Job:
+    """A request on its way, one chunk at a time."""
+
+    request: Request
+    reply: Reply
+    waiting_since_s: float
+    chunks_done: int = 0
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What the emitter does next: send a chunk's frames, or something short."""
+
+    job: Job
+    chunk: Chunk | None = None
+    chunk_index: int = 0
+    first_frame: int = 0
+    queued_ms: float = 0.0
+    began_s: float = 0.0
+    is_last: bool = False
+    error: WorldError | None = None
+
+
+@dataclass
+class _Queues:
+    """What waits, by session, and whose turn it is. Guarded by the engine's lock."""
+
+    lanes: dict[SessionId, deque[Job]] = field(default_factory=dict)
+    turns: deque[SessionId] = field(default_factory=deque)
+
+    def put(self, session: SessionId, job: Job) -> None:
+        lane = self.lanes.setdefault(session, deque())
+        if not lane:
+            self.turns.append(session)
+        lane.append(job)
+
+    def num_waiting(self) -> int:
+        return sum(len(lane) for lane in self.lanes.values())
+
+
+class Engine:
+    """Serves requests on one device."""
+
+    def __init__(
+        self, make_world: Callable[[], World], serving: ServingConfig, on_change: Callable[[Stats], None]
+    ) -> None:
+        """Prepare; `start` makes the world.
+
+        Args:
+            make_world: called once, on the compute thread.
+            on_change: called on the compute thread after every change worth a metric.
+        """
+        self._make_world = make_world
+        self._serving = serving
+        self._on_change = on_change
+        self._table = SessionTable(serving.session_budget_bytes, serving.session_idle_timeout_s)
+        self._queues = _Queues()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._num_single = 0
+        self._num_chunks = 0
+        self._num_frames = 0
+        self._ready: queue.Queue[World | BaseException] = queue.Queue()
+        self._emissions: queue.Queue[Emission | None] = queue.Queue(EMITTER_DEPTH)
+        self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
+        self._emitter = threading.Thread(target=self._run_emitter, name="worldstream-emitter", daemon=True)
+
+    def start(self) -> World:
+        """Make the world on the compute thread and return it (to look at: only that thread computes with it).
+
+        Raises:
+            Exception: whatever making it raised.
+        """
+        self._compute.start()
+        made = self._ready.get()
+        if isinstance(made, BaseException):
+            raise made
+        self._session_bytes = made.session_bytes()
+        self._emitter.start()
+        return made
+
+    def submit(self, request: Request, reply: Reply) -> None:
+        """Queue a checked request; its answers go to `reply`, from the emitter thread.
+
+        Raises:
+            WorldError: it is refused; nothing has been sent, and nothing has changed.
+        """
+        now = time.monotonic()
+        with self._changed:
+            if self._is_closing:
+                raise UnavailableError("engine: the server is shutting down")
+            session = self._admit(request, now)
+            self._queues.put(session, Job(request, reply, now))
+            self._changed.notify()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Stop at the next step, refuse what waits, and end both threads."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._compute.join(timeout_s)
+        if self._emitter.is_alive():
+            self._emissions.put(None)
+            self._emitter.join(timeout_s)
+
+    # --- admission, under the lock ---
+
+    def _admit(self, request: Request, now_s: float) -> SessionId:
+        is_bare_end = request.num_chunks == 0
+        session = request.session
+        if not request.is_start and session is not None:
+            self._drop_expired(now_s)
+            entry = self._table.find(session)
+            waiting = len(self._queues.lanes.get(session, ()))
+            if not is_bare_end:  # a client that wants to stop is never too much
+                self._check_room(waiting)
+            entry.is_ending = request.is_end
+            entry.is_stopped = is_bare_end
+            return session
+        self._check_room(0)
+        self._drop_expired(now_s)
+        if session is None:
+            self._num_single += 1
+            session = ("single", self._num_single)
+        entry = self._table.admit(session, self._session_bytes, now_s)
+        entry.is_ending = request.is_end
+        return session
+
+    def _check_room(self, num_of_session: int) -> None:
+        if num_of_session >= self._serving.max_requests_per_session:
+            raise BusyError(
+                f"request: wanted at most {self._serving.max_requests_per_session} unanswered requests of one session, "
+                "this is one more; wait for an answer"
+            )
+        total = self._queues.num_waiting()
+        if total >= self._serving.max_requests:
+            raise BusyError(f"request: {total} of {self._serving.max_requests} places are taken; try again later")
+
+    def _drop_expired(self, now_s: float) -> None:
+        for session in self._table.expired(now_s):
+            if session not in self._queues.lanes:
+                self._table.remove(session)
+                log.info("a session expired after %.0f s without a request", self._serving.session_idle_timeout_s)
+
+    # --- the compute thread ---
+
+    def _run_compute(self) -> None:
+        try:
+            self._world = self._make_world()
+        except BaseException as error:
+            self._ready.put(error)
+            return
+        self._ready.put(self._world)
+        while (turn := self._next_turn()) is not None:
+            session, job = turn
+            is_done = self._serve(self._table.entries[session], job)
+            with self._changed:
+                self._after_turn(session, job, is_done)
+            self._on_change(self.stats())
+        self._refuse_all()
+        self._on_change(self.stats())
+
+    def _next_turn(self) -> tuple[SessionId, Job] | None:
+        """The next session that has work, and its first request; None when closing."""
+        with self._changed:
+            while not self._is_closing:
+                if self._queues.turns:
+                    session = self._queues.turns.popleft()
+                    return session, self._queues.lanes[session][0]
+                before = len(self._table.entries)
+                self._drop_expired(time.monotonic())
+                if len(self._table.entries) != before:
+                    self._on_change(self.stats())
+                self._changed.wait(SWEEP_S)
+            return None
+
+    def _serve(self, entry: Entry, job: Job) -> bool:
+        """Compute one chunk of a request, or answer it otherwise; True when the request is done with."""
+        began = time.monotonic()
+        try:
+            if job.request.num_chunks == 0:
+                self._emit(Emission(job, chunk_index=entry.session.chunk_index if entry.session else 0, is_last=True))
+                return True
+            self._poll(entry, job)
+            if entry.session is None:
+                entry.session = self._start_session(job.request)
+            self._poll(entry, job)
+            return self._serve_chunk(entry, job, began)
+        except WorldError as error:
+            self._emit(Emission(job, error=error))
+        except Exception:
+            reference = secrets.token_hex(4)
+            log.exception("INTERNAL %s", reference)
+            self._emit(Emission(job, error=InternalError(f"the chunk failed; the server's log has it as {reference}")))
+        return True
+
+    def _serve_chunk(self, entry: Entry, job: Job, began_s: float) -> bool:
+        session = entry.session
+        assert session is not None
+        controls = job.request.controls(job.chunks_done, session.config.chunk_latent_frames)
+        chunk = self._world.next_chunk(session, controls, lambda: self._poll(entry, job))
+        is_done = job.chunks_done + 1 == job.request.num_chunks
+        self._emit(
+            Emission(
+                job,
+                chunk,
+                session.chunk_index,
+                session.next_frame,
+                queued_ms=1e3 * (began_s - job.waiting_since_s),
+                began_s=began_s,
+                is_last=is_done,
+            )
+        )
+        session.commit(chunk.staged)
+        job.chunks_done += 1
+        job.waiting_since_s = time.monotonic()
+        self._num_chunks += 1
+        self._num_frames += len(chunk.frames)
+        return is_done
+
+    def _start_session(self, request: Request):  # noqa: ANN202 (Session, which this file does not look into)
+        assert request.picture is not None
+        return self._world.start(
+            request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit
+        )
+
+    def _poll(self, entry: Entry, job: Job) -> None:
+        """Give the request up if nobody wants it any more."""
+        if self._is_closing:
+            raise UnavailableError("engine: the server is shutting down")
+        if entry.is_stopped:
+            raise CancelledError("request: its session was ended while it ran or waited")
+        if job.reply.is_cancelled():
+            left = "the session was not started" if entry.session is None else "the session is as it was before this chunk"
+            raise CancelledError(f"request: cancelled by the client; {left}")
+
+    def _after_turn(self, session: SessionId, job: Job, is_done: bool) -> None:
+        entry, lane = self._table.entries[session], self._queues.lanes[session]
+        entry.last_used_s = time.monotonic()
+        if is_done:
+            lane.popleft()
+            if job.request.is_end or entry.session is None:
+                self._free(session, lane)
+        if lane:
+            self._queues.turns.append(session)
+        else:
+            del self._queues.lanes[session]
+
+    def _free(self, session: SessionId, lane: deque[Job]) -> None:
+        """Forget a session; requests that waited behind its end, or behind a start that failed, go with it."""
+        self._table.remove(session)
+        gone = "sequence_id: the session was ended, or its start failed, before this request ran"
+        while lane:
+            job = lane.popleft()
+            is_bare_end = job.request.num_chunks == 0  # what it asks for has come true
+            self._emit(Emission(job, is_last=True) if is_bare_end else Emission(job, error=SessionNotFoundError(gone)))
+
+    def _refuse_all(self) -> None:
+        with self._changed:
+            for lane in self._queues.lanes.values():
+                for job in lane:
+                    self._emit(Emission(job, error=UnavailableError("engine: the server is shutting down")))
+            self._queues = _Queues()
+            self._table.entries.clear()
+
+    def stats(self) -> Stats:
+        """Counts and gauges of this moment."""
+        counters = self._world.counters
+        with self._changed:
+            num_waiting = self._queues.num_waiting()
+            num_sessions, session_bytes = len(self._table.entries), self._table.num_bytes
+        return Stats(
+            chunks=self._num_chunks,
+            frames=self._num_frames,
+            denoising_steps=counters.denoising_steps,
+            conditioner_evaluations=counters.conditioner_evaluations,
+            conditioner_reuses=counters.conditioner_reuses,
+            pictures_encoded=counters.pictures_encoded,
+            picture_cache_hits=counters.picture_cache_hits,
+            active_sessions=num_sessions,
+            session_bytes=session_bytes,
+            queued_requests=num_waiting,
+            conditioner_bytes=counters.conditioner_bytes,
+        )
+
+    # --- the emitter thread ---
+
+    def _emit(self, emission: Emission) -> None:
+        self._emissions.put(emission)
+
+    def _run_emitter(self) -> None:
+        download = Download(self._world.device)
+        while (emission := self._emissions.get()) is not None:
+            try:
+                self._answer(emission, download)
+            except Exception:
+                # The client is gone, or Triton refused the response: this request is lost, the next one is not.
+                log.exception("an answer could not be sent")
+
+    def _answer(self, emission: Emission, download: Download) -> None:
+        reply, request = emission.job.reply, emission.job.request
+        if emission.error is not None:
+            reply.fail(emission.error)
+        elif emission.chunk is None:
+            config = self._world.config
+            nothing = np.zeros((0, config.height_px, config.width_px, 3), np.uint8)
+            index, place = np.zeros(0, np.int64), (emission.chunk_index, 0, 1)
+            reply.send(Batch(nothing, index, place, request.event_id, (0.0,) * 6, is_last=True))
+        else:
+            self._send_chunk(emission, emission.chunk, download)
+
+    def _send_chunk(self, emission: Emission, chunk: Chunk, download: Download) -> None:
+        began = time.monotonic()
+        frames = download.to_host(chunk.frames)
+        size = max(1, self._serving.response_bytes // frames[0].nbytes)
+        num_parts = -(-len(frames) // size)
+        for part in range(num_parts):
+            some = frames[part * size : (part + 1) * size]
+            first = emission.first_frame + part * size
+            now = time.monotonic()
+            timings = (
+                emission.queued_ms,
+                chunk.timings.condition_ms,
+                chunk.timings.denoise_ms,
+                chunk.timings.decode_ms,
+                1e3 * (now - began),
+                1e3 * (now - emission.began_s),
+            )
+            emission.job.reply.send(
+                Batch(
+                    some,
+                    np.arange(first, first + len(some), dtype=np.int64),
+                    (emission.chunk_index, part, num_parts),
+                    emission.job.request.event_id,
+                    timings,
+                    is_last=emission.is_last and part + 1 == num_parts,
+                )
+            )
+
+
+class Download:
+    """Device -> host copies, on a stream of their own through pinned memory where the device is a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def to_host(self, frames: torch.Tensor) -> Pixels:
+        """A finished [n, H, W, 3] uint8 tensor as an array; no copy where it is on the host already."""
+        if self._stream is None:
+            return frames.numpy()
+        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
+        with torch.cuda.stream(self._stream):
+            host.copy_(frames, non_blocking=True)
+        self._stream.synchronize()
+        return host.numpy()

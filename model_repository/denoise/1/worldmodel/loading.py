@@ -1,0 +1,69 @@
+"""From the two configurations to a world on its device. The only place that decides device, dtype and weights."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from worldmodel.checkpoint import load_strict
+from worldmodel.codec import StreamingCodec
+from worldmodel.config import WorldConfig
+from worldmodel.layers import seed_parameters
+from worldmodel.serving import ParameterError, ServingConfig
+from worldmodel.transformer import CausalWorldTransformer
+from worldmodel.world import World
+
+log = logging.getLogger("worldstream")
+
+
+def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path, instance_device: str) -> World:
+    """Build the modules, fill them, put them on the device.
+
+    Args:
+        version_folder: where a relative `checkpoint` is looked for.
+        instance_device: the device that Triton gave this instance: "cpu" or "cuda:N"; `serving.device` overrules it.
+
+    Raises:
+        CheckpointError: the files do not fit.
+        ParameterError: a device that is not there.
+    """
+    began = time.monotonic()
+    device, dtype = choose_device(serving, instance_device)
+    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+    if serving.checkpoint:
+        folder = version_folder / serving.checkpoint
+        load_strict(transformer, folder / "transformer.safetensors")
+        load_strict(codec, folder / "codec.safetensors")
+    else:
+        seed_parameters(transformer, serving.weights_seed)
+        seed_parameters(codec, serving.weights_seed + 1)
+    world = World(
+        config, transformer, codec, device, dtype, serving.held_conditioner_bytes, serving.picture_cache_bytes
+    )
+    num_parameters = sum(parameter.numel() for parameter in transformer.parameters())
+    log.info(
+        "%s: %.1f M transformer parameters (%s) on %s as %s in %.1f s; a session takes %.1f MiB",
+        config.name,
+        num_parameters / 1e6,
+        "checkpoint" if serving.checkpoint else f"seed {serving.weights_seed}",
+        device,
+        dtype,
+        time.monotonic() - began,
+        world.session_bytes() / 2**20,
+    )
+    return world
+
+
+def choose_device(serving: ServingConfig, instance_device: str) -> tuple[torch.device, torch.dtype]:
+    """The explicit device and dtype of everything: bfloat16 on a GPU, float32 on a CPU, unless told otherwise."""
+    device = torch.device(instance_device if serving.device == "auto" else serving.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ParameterError(f"parameter device: wanted {device}, but torch sees no GPU")
+        device = torch.device("cuda", device.index or 0)
+    if serving.dtype == "auto":
+        return device, torch.bfloat16 if device.type == "cuda" else torch.float32
+    return device, getattr(torch, serving.dtype)

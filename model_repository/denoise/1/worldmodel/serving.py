@@ -1,0 +1,134 @@
+"""How a world is served: budgets, limits, device. Read once from the model configuration's parameters, all strings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worldmodel.config import PRESETS, WorldConfig
+
+
+class ParameterError(ValueError):
+    """A model parameter cannot be meant: says which, what was wanted and what came."""
+
+
+@dataclass(frozen=True)
+class ServingConfig:
+    """What the operator decides. Sizes in bytes, times in seconds."""
+
+    checkpoint: str = ""  # a folder, absolute or in the version folder; empty: weights from weights_seed
+    weights_seed: int = 0
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    dtype: str = "auto"  # auto | float32 | bfloat16
+    conditioner_reuse: bool = True  # off: every pass evaluates every layer's conditioner, for comparison
+    conditioner_budget_bytes: int = 4 << 30
+    session_budget_bytes: int = 2 << 30
+    session_idle_timeout_s: float = 60.0
+    picture_cache_bytes: int = 64 << 20
+    max_chunks_per_request: int = 64
+    max_requests_per_session: int = 4
+    max_requests: int = 64
+    max_picture_pixels: int = 1 << 25
+    max_prompt_bytes: int = 4096
+    response_bytes: int = 1 << 20  # frames in one response, at least one frame
+
+    @property
+    def held_conditioner_bytes(self) -> int:
+        """Bytes of scale and shift that a chunk may hold; none where reuse is off."""
+        return self.conditioner_budget_bytes if self.conditioner_reuse else 0
+
+
+# World fields that the operator may change; the value "" leaves the configuration's own.
+WORLD_OVERRIDES = (
+    "height_px",
+    "width_px",
+    "chunk_latent_frames",
+    "window_latent_frames",
+    "sink_latent_frames",
+    "shift",
+    "timesteps",
+    "translation_scale",
+    "translation_rule",
+    "horizontal_fov_deg",
+    "move_per_frame",
+    "yaw_deg_per_frame",
+    "pitch_deg_per_frame",
+    "condition_latent_frames",
+)
+
+
+def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, ServingConfig]:
+    """Turn string parameters into the two configurations.
+
+    Args:
+        parameters: `configuration` names the world; every other key is a field of `ServingConfig` or one of
+            `WORLD_OVERRIDES`. Keys in capitals belong to Triton and are passed over.
+
+    Raises:
+        ParameterError: an unknown key or configuration, a value of the wrong form or out of range.
+    """
+    ours = {key: value for key, value in parameters.items() if not key.isupper()}
+    name = ours.pop("configuration", "") or "embedded"
+    if name not in PRESETS:
+        raise ParameterError(f"parameter configuration: wanted one of {', '.join(PRESETS)}, got {name!r}")
+    serving = {field.name: field for field in dataclasses.fields(ServingConfig)}
+    changes: dict[str, dict[str, Any]] = {"world": {}, "serving": {}}
+    for key, text in ours.items():
+        if key not in serving and key not in WORLD_OVERRIDES:
+            raise ParameterError(f"parameter {key}: unknown")
+        if text.strip() == "":
+            continue
+        sample = serving[key].default if key in serving else getattr(PRESETS[name], key)
+        changes["serving" if key in serving else "world"][key] = _convert(key, text.strip(), sample)
+    try:
+        return PRESETS[name].replace(**changes["world"]), _checked(ServingConfig(**changes["serving"]))
+    except ValueError as error:
+        raise ParameterError(f"parameters: {error}") from error
+
+
+def _convert(key: str, text: str, sample: Any) -> Any:
+    kind = type(sample)
+    wanted, parse = _FORMS[kind]
+    try:
+        return parse(text)
+    except (ValueError, KeyError) as error:
+        raise ParameterError(f"parameter {key}: wanted {wanted}, got {text!r}") from error
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}[text.lower()]
+
+
+_FORMS: dict[type, tuple[str, Callable[[str], Any]]] = {
+    bool: ("true or false", _truth),
+    int: ("an integer", int),
+    float: ("a number", _real),
+    str: ("a word", str),
+    tuple: ("numbers apart by commas", lambda text: tuple(_real(part) for part in text.split(","))),
+}
+
+
+def _checked(serving: ServingConfig) -> ServingConfig:
+    for field in dataclasses.fields(serving):
+        value = getattr(serving, field.name)
+        least = 0 if field.name in ("weights_seed", "conditioner_budget_bytes", "picture_cache_bytes") else 1
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if value < least and not (isinstance(value, float) and value > 0):
+            raise ParameterError(f"parameter {field.name}: wanted {least} or more, got {value}")
+    if serving.dtype not in ("auto", "float32", "bfloat16"):
+        raise ParameterError(f"parameter dtype: wanted auto, float32 or bfloat16, got {serving.dtype!r}")
+    kind, _, index = serving.device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+        raise ParameterError(f"parameter device: wanted auto, cpu, cuda or cuda:N, got {serving.device!r}")
+    return serving

@@ -1,0 +1,156 @@
+"""One session's whole state, and the table of sessions. Decides who may come and who must go; does nothing itself.
+
+A chunk works on a `Staged` copy of the small state and on cache slots that nobody can see yet; `Session.commit` makes it the
+session's own. Dropping a `Staged` leaves the session exactly as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worldmodel.camera import CameraState
+from worldmodel.codec import Memory
+from worldmodel.config import WorldConfig, frames_of_chunk
+from worldmodel.errors import SessionExistsError, SessionLimitError, SessionNotFoundError
+from worldmodel.kv_cache import KVCache, Placement
+
+SessionId = tuple[str, str | int]  # kind and id: 7 and "7" are two sessions
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the layers read it: cross-attention keys and values, [1, H, S, D] each."""
+
+    text: str
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a chunk will change, once it is committed."""
+
+    placement: Placement
+    decoder_memory: Memory
+    camera: CameraState
+    prompt: Prompt
+    generator_state: Tensor
+
+
+class Session:
+    """Everything that outlives a chunk: cache, codec memory, camera, prompt, generator, counters."""
+
+    def __init__(
+        self,
+        config: WorldConfig,
+        cache: KVCache,
+        condition: Tensor,
+        camera: CameraState,
+        prompt: Prompt,
+        seed: int,
+        picture_px: tuple[int, int],
+        fit: str,
+    ) -> None:
+        self.config = config
+        self.cache = cache
+        self.condition = condition  # [4 + C, condition_latent_frames, h, w]
+        self.camera = camera
+        self.prompt = prompt
+        self.generator = torch.Generator().manual_seed(seed)
+        self.picture_px = picture_px
+        self.fit = fit
+        self.decoder_memory: Memory | None = None
+        self.chunk_index = 0
+        self.next_latent_frame = 0
+        self.next_frame = 0
+
+    @property
+    def frames_in_next_chunk(self) -> int:
+        """Pixel frames that the next chunk decodes to."""
+        return frames_of_chunk(self.config.chunk_latent_frames, self.chunk_index)
+
+    def condition_of_next_chunk(self) -> Tensor:
+        """[1, 4 + C, T, h, w]; past the encoded prefix its last frame (settled black) repeats for ever."""
+        first, last = self.next_latent_frame, self.condition.shape[1] - 1
+        index = torch.arange(first, first + self.config.chunk_latent_frames, device=self.condition.device)
+        return self.condition[:, index.clamp(max=last)].unsqueeze(0)
+
+    def commit(self, staged: Staged) -> None:
+        """Make a finished chunk part of the session."""
+        self.next_frame += self.frames_in_next_chunk
+        self.cache.commit(staged.placement)
+        self.decoder_memory = staged.decoder_memory
+        self.camera = staged.camera
+        self.prompt = staged.prompt
+        self.generator.set_state(staged.generator_state)
+        self.chunk_index += 1
+        self.next_latent_frame += self.config.chunk_latent_frames
+
+
+@dataclass
+class Entry:
+    """One row of the table."""
+
+    id: SessionId
+    num_bytes: int
+    last_used_s: float
+    session: Session | None = None  # None until the engine has made it
+    is_ending: bool = False  # a request that ends it has been accepted: no further one is
+    is_stopped: bool = False  # that end was a bare one: whatever runs or waits is given up
+
+
+class SessionTable:
+    """Which sessions live, what they weigh, and when they were last used. Not thread-safe: its owner locks."""
+
+    def __init__(self, budget_bytes: int, idle_timeout_s: float) -> None:
+        self.budget_bytes = budget_bytes
+        self.idle_timeout_s = idle_timeout_s
+        self.entries: dict[SessionId, Entry] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all live sessions may take."""
+        return sum(entry.num_bytes for entry in self.entries.values())
+
+    def admit(self, session_id: SessionId, num_bytes: int, now_s: float) -> Entry:
+        """Reserve a new session's bytes before anything is allocated.
+
+        Raises:
+            SessionExistsError: the id is live.
+            SessionLimitError: the budget would be passed.
+        """
+        if session_id in self.entries:
+            raise SessionExistsError("sequence_id: a session with this id is live; end it before starting another")
+        if self.num_bytes + num_bytes > self.budget_bytes:
+            raise SessionLimitError(
+                f"session: its state takes {num_bytes} bytes; {len(self.entries)} live sessions hold "
+                f"{self.num_bytes} of {self.budget_bytes} bytes"
+            )
+        entry = Entry(session_id, num_bytes, now_s)
+        self.entries[session_id] = entry
+        return entry
+
+    def find(self, session_id: SessionId) -> Entry:
+        """The live session with this id.
+
+        Raises:
+            SessionNotFoundError: never started, ended, or expired.
+        """
+        entry = self.entries.get(session_id)
+        if entry is None or entry.is_ending:
+            raise SessionNotFoundError(
+                "sequence_id: no session with this id is live (never started, ended, or expired); "
+                "start one with sequence_start and a picture"
+            )
+        return entry
+
+    def remove(self, session_id: SessionId) -> None:
+        """Forget a session; its tensors go with it."""
+        self.entries.pop(session_id, None)
+
+    def expired(self, now_s: float) -> list[SessionId]:
+        """Sessions that have been idle for too long: the caller removes those that have no work."""
+        return [entry.id for entry in self.entries.values() if now_s - entry.last_used_s > self.idle_timeout_s]

@@ -1,0 +1,401 @@
+"""The loaded world as one object: `start` a session from a picture, then `next_chunk` after `next_chunk`.
+
+Ties camera, conditioner, cache, transformer, sampler and codec together. Knows no threads, no requests, no Triton. All
+its methods run on one thread, the one that owns the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from worldmodel import camera as cam
+from worldmodel.codec import StreamingCodec
+from worldmodel.conditioner import ChunkConditioning, condition_chunk
+from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig, frames_of_chunk
+from worldmodel.kv_cache import KVCache, Placement
+from worldmodel.layers import rotary_table
+from worldmodel.prompt import HashedWords
+from worldmodel.sampler import Watch, sample_chunk
+from worldmodel.schedule import chunk_sigmas
+from worldmodel.session import Prompt, Session, Staged
+from worldmodel.transformer import Block, CausalWorldTransformer
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What steers one chunk. Either poses or actions, or neither; as many as the chunk has latent frames."""
+
+    poses: cam.Array | None = None  # [T, 4, 4], the client's world
+    actions: tuple[str, ...] | None = None
+    intrinsics: cam.Array | None = None  # [T, 4], pixels of the sent picture
+    clip_step: float | None = None  # longest step among all poses of the request
+    prompt: str | None = None  # switch to it from this chunk on
+    num_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where a chunk's time went, in ms."""
+
+    condition_ms: float
+    denoise_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A finished chunk that is not yet committed."""
+
+    staged: Staged
+    frames: Tensor  # [n, H, W, 3] uint8, on the device
+    latent: Tensor  # [C, T, h, w] float32
+    timings: Timings
+
+
+class Counters:
+    """What the world has done so far, for metrics and tests. Written by the compute thread only."""
+
+    def __init__(self) -> None:
+        self.denoising_steps = 0
+        self.context_passes = 0
+        self.conditioner_evaluations = 0
+        self.conditioner_reuses = 0
+        self.conditioner_bytes = 0  # held at this moment
+        self.pictures_encoded = 0
+        self.picture_cache_hits = 0
+
+
+class World:
+    """A transformer, a codec and a prompt encoder that belong together."""
+
+    def __init__(
+        self,
+        config: WorldConfig,
+        transformer: CausalWorldTransformer,
+        codec: StreamingCodec,
+        device: torch.device,
+        dtype: torch.dtype,
+        conditioner_budget_bytes: int | None = None,
+        picture_cache_bytes: int = 0,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.transformer = transformer.eval().requires_grad_(False).to(device, dtype)
+        self.codec = codec.eval().requires_grad_(False).to(device, memory_format=torch.channels_last)
+        # Taken once: a step cache that is mounted later swaps the transformer's own list during a forward.
+        self.blocks: tuple[Block, ...] = tuple(self.transformer.blocks)  # type: ignore[arg-type]
+        self.conditioner_budget_bytes = conditioner_budget_bytes
+        self.prompts = HashedWords(
+            config.transformer.text_len, config.transformer.text_dim, vocabulary=config.vocabulary
+        )
+        self.counters = Counters()
+        self._picture_cache_bytes = picture_cache_bytes
+        self._picture_conditions: OrderedDict[bytes, Tensor] = OrderedDict()  # least recently used first
+
+    # --- sessions ---
+
+    @torch.inference_mode()
+    def start(
+        self,
+        picture: Pixels,
+        prompt: str = "",
+        seed: int = 0,
+        translation_scale: float | None = None,
+        fit: str = "crop",
+    ) -> Session:
+        """Make a session that stands at its picture.
+
+        Args:
+            picture: [H, W, 3] RGB of any size; fitted to the model's.
+            translation_scale: client units per model unit; None takes the configured rule.
+            fit: "crop" or "stretch".
+        """
+        config = self.config
+        scale = translation_scale
+        if scale is None and config.translation_rule == "fixed":
+            scale = config.translation_scale
+        intrinsics = cam.default_intrinsics(config.height_px, config.width_px, config.horizontal_fov_deg)
+        return Session(
+            config,
+            self.new_cache(),
+            self.picture_condition(picture, fit),
+            cam.start_camera(intrinsics, scale),
+            self.encode_prompt(prompt),
+            seed,
+            (picture.shape[0], picture.shape[1]),
+            fit,
+        )
+
+    def session_bytes(self) -> int:
+        """Bytes of one session's tensors, known before it is made."""
+        config, transformer = self.config, self.config.transformer
+        cache = KVCache.size_bytes(
+            transformer.num_layers,
+            transformer.num_heads,
+            transformer.head_dim,
+            config.window_latent_frames * config.tokens_per_frame,
+            self.dtype,
+        )
+        text = KVCache.size_bytes(
+            transformer.num_layers, transformer.num_heads, transformer.head_dim, transformer.text_len, self.dtype
+        )
+        cells = config.latent_height * config.latent_width * config.condition_latent_frames
+        condition = (MASK_CHANNELS + transformer.latent_channels) * cells * self.dtype.itemsize
+        return cache + text + condition + self.codec.decoder_memory_bytes(config.height_px, config.width_px)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache of this world's window."""
+        transformer = self.config.transformer
+        return KVCache(
+            transformer.num_layers,
+            transformer.num_heads,
+            transformer.head_dim,
+            self.config.tokens_per_frame,
+            self.config.window_latent_frames,
+            self.config.sink_latent_frames,
+            self.device,
+            self.dtype,
+        )
+
+    def picture_condition(self, picture: Pixels, fit: str) -> Tensor:
+        """`encode_condition` of a picture [H, W, 3], fitted; a picture that was seen lately is not encoded again.
+
+        The picture is hashed here, once a session, and nowhere else. A digest that a client sends is not trusted: it could
+        give one client's picture to another.
+        """
+        config = self.config
+        key = hashlib.blake2b(np.ascontiguousarray(picture), digest_size=16, key=f"{picture.shape} {fit}".encode()).digest()
+        if key in self._picture_conditions:
+            self.counters.picture_cache_hits += 1
+            self._picture_conditions.move_to_end(key)
+            return self._picture_conditions[key]
+        fitted = fit_picture(to_device(picture, self.device), config.height_px, config.width_px, fit)
+        condition = self.encode_condition(fitted)
+        self._picture_conditions[key] = condition
+        while sum(each.nbytes for each in self._picture_conditions.values()) > self._picture_cache_bytes:
+            self._picture_conditions.popitem(last=False)
+        return condition
+
+    def encode_condition(self, picture: Tensor) -> Tensor:
+        """Mask and latents of "the picture, then black".
+
+        Args:
+            picture: [3, H, W] in [-1, 1].
+
+        Returns:
+            [4 + C, condition_latent_frames, h, w], the model's dtype. The latents settle after a few frames, which is why a
+            bounded prefix is enough for a session without end.
+        """
+        num_latents = self.config.condition_latent_frames
+        clip = picture.new_zeros(1, 1 + TIME_STRIDE * (num_latents - 1), *picture.shape)
+        clip[:, 0] = picture
+        latents = self.codec.encode(clip.to(self.codec.latent_mean.dtype))[0][0].transpose(0, 1)  # [C, t, h, w]
+        mask = latents.new_zeros(MASK_CHANNELS, *latents.shape[1:])
+        mask[:, 0] = 1
+        self.counters.pictures_encoded += 1
+        return torch.cat([mask, latents]).to(self.dtype)
+
+    def encode_prompt(self, text: str) -> Prompt:
+        """Cross-attention keys and values of every layer."""
+        vectors = torch.from_numpy(self.prompts.encode(text))
+        return self.prompt_from_vectors(text, to_device(vectors, self.device))
+
+    def prompt_from_vectors(self, text: str, vectors: Tensor) -> Prompt:
+        """The same from token vectors [n, text_dim]."""
+        context = self.transformer.embed_text(vectors.to(self.dtype)[None])
+        pairs = [block.cross_attn.keys_values(context) for block in self.blocks]
+        return Prompt(text, tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+
+    # --- chunks ---
+
+    @torch.inference_mode()
+    def next_chunk(
+        self, session: Session, controls: Controls, before_step: Callable[[], None], watch: Watch | None = None
+    ) -> Chunk:
+        """Compute a session's next chunk, without changing the session.
+
+        Args:
+            controls: what steers it.
+            before_step: called before every pass through the transformer; raises to give the chunk up.
+
+        Returns:
+            The chunk; `session.commit(chunk.staged)` makes it the session's own.
+
+        Raises:
+            InvalidInputError: a step count that this world does not serve.
+        """
+        began = time.perf_counter()
+        sigmas = chunk_sigmas(self.config, controls.num_steps)
+        camera, rays = self._steer(session, controls)
+        prompt = session.prompt if controls.prompt is None else self.encode_prompt(controls.prompt)
+        generator = torch.Generator()
+        generator.set_state(session.generator.get_state())
+        placement = session.cache.stage(session.next_latent_frame, self.config.chunk_latent_frames)
+        try:
+            conditioning = self._condition(rays)
+            conditioned = time.perf_counter()
+            self.bind_chunk(session, placement, prompt, conditioning)
+            latent = self._sample(session, sigmas, generator, conditioning, before_step, watch)
+            self._synchronise()
+        finally:
+            self.unbind_chunk()
+        denoised = time.perf_counter()
+        frames, memory = self.codec.decode(
+            latent.transpose(1, 2).to(self.codec.latent_mean.dtype), session.decoder_memory
+        )
+        pixels = to_uint8(frames[0])
+        self._synchronise()
+        timings = Timings(
+            1e3 * (conditioned - began), 1e3 * (denoised - conditioned), 1e3 * (time.perf_counter() - denoised)
+        )
+        return Chunk(Staged(placement, memory, camera, prompt, generator.get_state()), pixels, latent[0], timings)
+
+    def frames_in_chunk(self, chunk_index: int) -> int:
+        """Pixel frames of a session's chunk."""
+        return frames_of_chunk(self.config.chunk_latent_frames, chunk_index)
+
+    def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, Tensor]:
+        config, state, is_first = self.config, session.camera, session.next_latent_frame == 0
+        rows = np.tile(state.intrinsics, (config.chunk_latent_frames, 1))
+        if controls.intrinsics is not None:
+            model_px = (config.height_px, config.width_px)
+            rows = cam.fit_intrinsics(controls.intrinsics, session.picture_px, model_px, session.fit)
+        if controls.poses is not None:
+            relative, state = cam.follow_poses(state, controls.poses, is_first)
+        else:
+            actions = controls.actions or ("",) * config.chunk_latent_frames
+            relative, state = cam.follow_actions(state, actions, config, is_first)
+        relative, state = cam.to_model_units(relative, state, config, controls.clip_step)
+        rays = cam.ray_map(relative, rows, config.height_px, config.width_px)
+        state = cam.with_intrinsics(state, rows[-1])
+        return state, torch.from_numpy(cam.camera_latent(rays))[None]
+
+    def _condition(self, rays: Tensor) -> ChunkConditioning:
+        conditioning = condition_chunk(
+            self.transformer,
+            self.blocks,
+            to_device(rays, self.device).to(self.dtype),
+            self.conditioner_budget_bytes,
+        )
+        self.counters.conditioner_bytes = conditioning.held_bytes
+        return conditioning
+
+    def bind_chunk(self, session: Session, placement: Placement, prompt: Prompt, conditioning: ChunkConditioning) -> None:
+        config, transformer = self.config, self.config.transformer
+        rows, columns = config.latent_height // PATCH, config.latent_width // PATCH
+        cos, sin = rotary_table(
+            session.next_latent_frame,
+            config.chunk_latent_frames,
+            rows,
+            columns,
+            transformer.head_dim,
+            transformer.rope_theta,
+        )
+        cos, sin = to_device(cos, self.device), to_device(sin, self.device)
+        index = session.cache.token_index(placement)
+        conditioning.bind(self.blocks)
+        for layer, block in enumerate(self.blocks):
+            keys, values = session.cache.visible(layer, placement)
+            block.bind(rotary_cos=cos, rotary_sin=sin, kv_keys=keys, kv_values=values, kv_index=index)
+            block.bind(text_keys=prompt.keys[layer], text_values=prompt.values[layer])
+
+    def _sample(
+        self,
+        session: Session,
+        sigmas: tuple[float, ...],
+        generator: torch.Generator,
+        conditioning: ChunkConditioning,
+        before_step: Callable[[], None],
+        watch: Watch | None,
+    ) -> Tensor:
+        config = self.config
+        shape = (
+            1,
+            config.transformer.latent_channels,
+            config.chunk_latent_frames,
+            config.latent_height,
+            config.latent_width,
+        )
+
+        def draw_noise() -> Tensor:
+            # Always drawn on the CPU: the same seed is the same noise on every device.
+            return to_device(torch.randn(shape, generator=generator), self.device)
+
+        num_passes = 0
+
+        def count_step() -> None:
+            nonlocal num_passes
+            before_step()
+            num_passes += 1
+
+        try:
+            return sample_chunk(
+                self.transformer,
+                self.blocks,
+                session.condition_of_next_chunk(),
+                sigmas,
+                draw_noise,
+                count_step,
+                watch,
+            )
+        finally:
+            # Also for a chunk that was given up: the work was done.
+            self.counters.denoising_steps += min(num_passes, len(sigmas))
+            self.counters.context_passes += num_passes - min(num_passes, len(sigmas))
+            self.counters.conditioner_evaluations += conditioning.evaluations(num_passes)
+            self.counters.conditioner_reuses += conditioning.reuses(num_passes)
+
+    def unbind_chunk(self) -> None:
+        for block in self.blocks:
+            block.unbind()
+        self.counters.conditioner_bytes = 0
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+
+def to_device(data: Tensor | NDArray[np.generic], device: torch.device) -> Tensor:
+    """Put data on an explicit device, once: no staging copy where it is there already."""
+    tensor = data if isinstance(data, Tensor) else torch.from_numpy(data)
+    return tensor.to(device, non_blocking=True)
+
+
+def fit_picture(picture: Tensor, height_px: int, width_px: int, fit: str) -> Tensor:
+    """Scale a picture to the model's size, antialiased.
+
+    Args:
+        picture: [H, W, 3] uint8.
+        fit: "crop" covers both sides and cuts the centre; "stretch" scales each side by itself.
+
+    Returns:
+        [3, height_px, width_px] float32 in [-1, 1].
+    """
+    x = picture.permute(2, 0, 1)[None].float()
+    if fit == "crop":
+        scale = max(height_px / x.shape[2], width_px / x.shape[3])
+        # The part of the picture that is kept; a centre crop before scaling equals one after it.
+        keep_height, keep_width = round(height_px / scale), round(width_px / scale)
+        top, left = (x.shape[2] - keep_height) // 2, (x.shape[3] - keep_width) // 2
+        x = x[:, :, top : top + keep_height, left : left + keep_width]
+    if x.shape[2:] != (height_px, width_px):
+        x = functional.interpolate(x, (height_px, width_px), mode="bilinear", antialias=True, align_corners=False)
+    return (x[0] / 127.5 - 1).clamp(-1, 1)
+
+
+def to_uint8(frames: Tensor) -> Tensor:
+    """[n, 3, H, W] in [-1, 1] -> [n, H, W, 3] uint8, rounded, on the same device."""
+    return ((frames + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
