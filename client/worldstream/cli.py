@@ -159,6 +159,8 @@ def info(
 def _steering(
     path: str | None, actions: str | None, pose_rate: Rate, chunks: int | None, chunk_latent_frames: int
 ) -> Steering:
+    if chunks is not None and chunks < 1:
+        raise InvalidInputError(f"--chunks: wanted 1 or more, got {chunks}")
     if actions is not None:
         if path is not None:
             raise InvalidInputError("--path, --actions: one of them steers, both came")

@@ -148,15 +148,26 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         (event_id,) = seen.inputs.get("event_id", [-1])
         for place in range(num_chunks):
             time.sleep(self.chunk_s)
-            num = 4 * self.chunk_latent_frames - (3 if world.num_chunks == 0 else 0)
-            starts = range(0, num, FRAMES_PER_PART)
-            for part, start in enumerate(starts):
-                num_here = min(FRAMES_PER_PART, num - start)
-                is_final = place == num_chunks - 1 and part == len(starts) - 1
-                chunk = (world.num_chunks, part, len(starts))
-                yield frames_message(world.num_frames, num_here, chunk, is_final, event_id)
-                world.num_frames += num_here
-            world.num_chunks += 1
+            is_final = place == num_chunks - 1
+            yield from self._commit_chunk(world, is_final, event_id)
+
+    def _commit_chunk(self, world: _World, is_final: bool, event_id: int) -> list[Any]:
+        """Count a chunk as made, whether or not its messages are heard."""
+        num = 4 * self.chunk_latent_frames - (3 if world.num_chunks == 0 else 0)
+        starts = range(0, num, FRAMES_PER_PART)
+        messages = [
+            frames_message(
+                world.num_frames + start,
+                min(FRAMES_PER_PART, num - start),
+                (world.num_chunks, part, len(starts)),
+                is_final and part == len(starts) - 1,
+                event_id,
+            )
+            for part, start in enumerate(starts)
+        ]
+        world.num_frames += num
+        world.num_chunks += 1
+        return messages
 
 
 def frames_message(first_frame: int, num: int, chunk: tuple[int, int, int], is_final: bool, event_id: int = -1) -> Any:

@@ -20,7 +20,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Mp4Writer:
-    """An H.264 file that takes one frame at a time, in constant memory. The file appears with the first frame."""
+    """An H.264 file that takes one frame at a time, in constant memory."""
 
     def __init__(self, path: str | os.PathLike[str], fps: int = 16) -> None:
         if fps < 1:

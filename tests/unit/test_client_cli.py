@@ -1,0 +1,212 @@
+"""The command line against the small server."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+from worldstream.cli import app
+from worldstream.testing import FakeServer, error_message
+
+RUNNER = CliRunner()
+METRICS = b"""# HELP worldstream_frames_total Frames sent.
+worldstream_frames_total{model="denoise"} 21
+nv_inference_count{model="denoise"} 3
+worldstream_sessions 1
+"""
+
+
+@pytest.fixture
+def server():
+    with FakeServer() as fake:
+        yield fake
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Image.new("RGB", (416, 240), (9, 9, 9)).save(tmp_path / "start.png")
+    return tmp_path / "start.png"
+
+
+@pytest.fixture
+def metrics_url():
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(METRICS)
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as page:
+        thread = threading.Thread(target=page.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{page.server_port}/metrics"
+        page.shutdown()
+        thread.join()
+
+
+def generate(server, picture, *arguments):
+    output = picture.parent / "out" / "film.mp4"
+    return RUNNER.invoke(app, ["generate", str(picture), "-o", str(output), "--url", server.url, *arguments]), output
+
+
+def count_frames(path):
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_generate_writes_a_film_and_a_closing_line(server, picture):
+    result, output = generate(server, picture, "--chunks", "3", "--seed", "7", "--prompt", "dusk")
+
+    assert result.exit_code == 0, result.output
+    assert count_frames(output) == 9 + 12 + 12
+    assert result.stdout.startswith(f"{output}: 33 frames, ")
+    assert "frames/s, first frame after " in result.stdout
+    assert result.stderr == ""
+    assert server.seen[0].inputs["seed"] == [7]
+    assert server.seen[0].inputs["prompt"] == [b"dusk"]
+    assert server.sessions == {}
+
+
+def test_each_request_asks_for_a_few_chunks_of_the_path(server, picture):
+    generate(server, picture, "--path", "walk", "--chunks", "5", "--chunks-per-request", "2")
+
+    assert [seen.model for seen in server.seen] == ["world", "denoise", "denoise"]
+    assert [seen.shapes["cam_to_world"] for seen in server.seen] == [[6, 4, 4], [6, 4, 4], [3, 4, 4]]
+    assert [seen.parameters["sequence_end"] for seen in server.seen] == [False, False, True]
+
+
+def test_the_chunk_length_comes_from_the_server(server, picture):
+    server.chunk_latent_frames = 2
+    result, output = generate(server, picture, "--path", "pan", "--chunks", "2")
+
+    assert result.exit_code == 0, result.output
+    assert server.seen[0].shapes["cam_to_world"] == [4, 4, 4]
+    assert count_frames(output) == 5 + 8
+
+
+def test_actions_fill_whole_chunks(server, picture):
+    generate(server, picture, "--actions", "ww[wl].")
+
+    assert server.seen[0].inputs["actions"] == [b"w", b"w", b"wl", b"", b"", b""]
+
+
+def test_a_file_of_poses_and_intrinsics_steers(server, picture):
+    np.save(picture.parent / "poses.npy", np.tile(np.eye(4), (29, 1, 1)))
+    np.save(picture.parent / "intrinsics.npy", np.tile([500.0, 500.0, 416.0, 240.0], (29, 1)))
+
+    result, _ = generate(
+        server,
+        picture,
+        *("--path", str(picture.parent / "poses.npy"), "--pose-rate", "frame"),
+        *("--intrinsics", str(picture.parent / "intrinsics.npy"), "--intrinsics-size", "832x480"),
+    )
+
+    assert result.exit_code == 0, result.output
+    assert server.seen[0].shapes["cam_to_world"] == [6, 4, 4]  # 29 frames are 8 latent frames: 2 whole chunks
+    assert server.seen[0].shapes["intrinsics"] == [6, 4]
+    assert server.seen[0].inputs["intrinsics"][:4] == [250, 250, 208, 120]  # the picture is 416x240
+
+
+def test_a_file_with_too_few_poses_is_said_and_the_film_ends_there(server, picture):
+    np.save(picture.parent / "poses.npy", np.tile(np.eye(4), (7, 1, 1)))
+
+    result, output = generate(server, picture, "--path", str(picture.parent / "poses.npy"), "--chunks", "4")
+
+    assert result.exit_code == 0
+    assert result.stderr == "note: poses.npy holds 7 poses, 4 chunks need 12; the film ends after 2 chunks\n"
+    assert count_frames(output) == 21
+
+
+def test_a_contact_sheet_is_written_beside_the_film(server, picture):
+    sheet = picture.parent / "sheets" / "sheet.png"
+
+    result, _ = generate(server, picture, "--chunks", "1", "--contact-sheet", str(sheet))
+
+    assert result.exit_code == 0, result.output
+    # 9 frames of 8x6 in rows of 4, 4 pixels apart.
+    with Image.open(sheet) as image:
+        assert image.size == (4 * 12 - 4, 3 * 10 - 4)
+
+
+def test_other_settings_reach_the_server(server, picture):
+    generate(server, picture, "--chunks", "1", "--steps", "2", "--translation-scale", "0.5", "--fit", "stretch")
+
+    assert server.seen[0].inputs["num_steps"] == [2]
+    assert server.seen[0].inputs["translation_scale"] == [0.5]
+    assert server.seen[0].parameters["fit"] == "stretch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--actions", "wq"], "error: actions: 'q' is no key; w a s d move, i j k l look, . stands still\n"),
+        (["--actions", "w", "--path", "walk"], "error: --path, --actions: one of them steers, both came\n"),
+        (["--path", "nowhere.npy"], "error: nowhere.npy: cannot read it: No such file or directory\n"),
+        (["--chunks", "0"], "error: --chunks: wanted 1 or more, got 0\n"),
+        (["--timeout", "0"], "error: timeout_s: wanted more than 0, got 0.0\n"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_one(server, picture, arguments, complaint):
+    result, output = generate(server, picture, *arguments)
+
+    assert result.exit_code == 1
+    assert result.stderr == complaint
+    assert not output.exists()
+
+
+def test_a_servers_error_is_one_line_too(server, picture):
+    server.script = lambda seen: iter([error_message("in ensemble 'world', BUSY: 8 requests\nwait")])
+
+    result, _ = generate(server, picture)
+
+    assert result.exit_code == 1
+    assert result.stderr == "error: BUSY: 8 requests wait\n"
+
+
+def test_a_missing_picture_and_a_missing_server_are_one_line_each(server, picture):
+    missing, _ = generate(server, picture.with_name("nothing.png"))
+    unreachable = RUNNER.invoke(app, ["info", "--url", "127.0.0.1:1"])
+
+    assert missing.stderr == "error: picture: cannot read nothing.png: No such file or directory\n"
+    assert unreachable.exit_code == 1
+    assert unreachable.stderr.startswith("error: UNAVAILABLE: ")
+    assert unreachable.stderr.count("\n") == 1
+
+
+def test_info_prints_json_with_our_metrics_only(server, metrics_url):
+    result = RUNNER.invoke(app, ["info", "--url", server.url, "--metrics-url", metrics_url, "--json"])
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {
+        "is_live": True,
+        "is_ready": True,
+        "name": "fake",
+        "version": "0.0",
+        "models": {"preprocess": True, "denoise": True, "world": True},
+        "metrics": {'worldstream_frames_total{model="denoise"}': 21, "worldstream_sessions": 1},
+    }
+
+
+def test_info_for_people_names_each_model_and_metric(server, metrics_url):
+    result = RUNNER.invoke(app, ["info", "--url", server.url, "--metrics-url", metrics_url])
+
+    assert result.exit_code == 0, result.output
+    assert "fake 0.0: live, ready" in result.stdout
+    assert "preprocess" in result.stdout
+    assert 'worldstream_frames_total{model="denoise"} 21' in result.stdout
+
+
+def test_a_metrics_page_that_is_not_there_is_said(server):
+    result = RUNNER.invoke(app, ["info", "--url", server.url, "--metrics-url", "127.0.0.1:1"])
+
+    assert result.exit_code == 1
+    assert (
+        result.stderr == "error: UNAVAILABLE: metrics: cannot read http://127.0.0.1:1: [Errno 111] Connection refused\n"
+    )

@@ -1,0 +1,104 @@
+"""Messages of servers and statuses of gRPC become the right exceptions."""
+
+import grpc
+import pytest
+from worldstream import (
+    BusyError,
+    CancelledError,
+    InternalError,
+    InvalidInputError,
+    ResponseTimeoutError,
+    SessionExistsError,
+    SessionLimitError,
+    SessionNotFoundError,
+    TooLargeError,
+    TritonError,
+    UnavailableError,
+    WorldStreamError,
+)
+from worldstream.errors import error_from_message
+from worldstream.stream import error_from_rpc
+
+
+class Status(grpc.RpcError):
+    """An RpcError as gRPC raises it: a status and its details."""
+
+    def __init__(self, code, details):
+        super().__init__()
+        self._code = code
+        self._details = details
+
+    def code(self):
+        return self._code
+
+    def details(self):
+        return self._details
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("INVALID_INPUT", InvalidInputError),
+        ("TOO_LARGE", TooLargeError),
+        ("SESSION_NOT_FOUND", SessionNotFoundError),
+        ("SESSION_EXISTS", SessionExistsError),
+        ("SESSION_LIMIT", SessionLimitError),
+        ("BUSY", BusyError),
+        ("CANCELLED", CancelledError),
+        ("UNAVAILABLE", UnavailableError),
+        ("INTERNAL", InternalError),
+    ],
+)
+def test_each_code_word_has_its_exception(word, kind):
+    error = error_from_message(f"{word}: what was wanted, what came")
+
+    assert type(error) is kind
+    assert error.code == word
+    assert isinstance(error, WorldStreamError)
+    assert str(error) == f"{word}: what was wanted, what came"
+
+
+def test_words_of_an_ensemble_before_the_code_word_are_left_out():
+    error = error_from_message("in ensemble 'world', [StatusCode.X] TOO_LARGE: image 0: 90 MB")
+
+    assert type(error) is TooLargeError
+    assert str(error) == "TOO_LARGE: image 0: 90 MB"
+
+
+@pytest.mark.parametrize(
+    "message", ["input 'BUSY_FLAG' is unknown", "NOT_CANCELLED", "busy", "unexpected datatype TYPE_UINT8", ""]
+)
+def test_a_code_word_counts_only_as_a_whole_word(message):
+    assert type(error_from_message(message)) is TritonError
+
+
+def test_an_internal_error_carries_its_reference():
+    error = error_from_message("INTERNAL: the model failed; reference 9f31c2aa")
+
+    assert isinstance(error, InternalError)
+    assert error.reference == "9f31c2aa"
+
+
+def test_an_internal_error_without_a_reference_has_an_empty_one():
+    assert error_from_message("INTERNAL: failed").reference == ""
+
+
+def test_a_dead_model_process_is_unavailable():
+    assert type(error_from_message("Stub process 'denoise_0_0' is not healthy.")) is UnavailableError
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "last error: INTERNAL: connection reset", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "BUSY: preprocess: 8 wait", BusyError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ResponseTimeoutError),
+        (grpc.StatusCode.CANCELLED, "Locally cancelled by application!", CancelledError),
+        (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_INPUT: image 0: truncated", InvalidInputError),
+        (grpc.StatusCode.INVALID_ARGUMENT, "unexpected shape for input 'size'", TritonError),
+        (grpc.StatusCode.NOT_FOUND, None, TritonError),
+    ],
+)
+def test_a_grpc_status_has_its_exception(code, details, kind):
+    assert type(error_from_rpc(Status(code, details))) is kind
