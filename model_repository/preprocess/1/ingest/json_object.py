@@ -1,0 +1,116 @@
+"""Cuts the text of a JSON object into names and the raw text of their values, in order.
+
+The values stay text because pixel lists are checked on it; a dictionary would also hide a name that comes twice.
+Whether a list is valid JSON is left to `pixel_lists`.
+"""
+
+import json
+import re
+from typing import NamedTuple
+
+from ingest.errors import InvalidInputError, TooLargeError
+from ingest.pixel_lists import refuse_strangers
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"')
+_LITERAL = re.compile(rb"[^\s,{}\[\]\":]+")
+_LIST_STOP = re.compile(rb'["{}]')
+
+
+def member_place(place: str, name: str) -> str:
+    """Say where a member's value is, with at most 40 characters of its name, in ASCII."""
+    return f"{place}[{name[:40]!a}]"
+
+
+class Member(NamedTuple):
+    """A name and the raw text of its value."""
+
+    name: str
+    value: bytes
+
+
+def split_object(text: bytes, place: str, max_depth: int) -> list[Member]:
+    """Cut a JSON object, given from its '{' on, into its members.
+
+    Raises:
+        InvalidInputError: not valid JSON, or a name twice.
+        TooLargeError: objects nested deeper than `max_depth`.
+    """
+    members, end = _object(text, 0, place, max_depth)
+    if _SPACE.fullmatch(text, end) is None:
+        raise _invalid(place)
+    return members
+
+
+def parse_string(token: bytes, place: str) -> str:
+    """Decode a JSON string with its quotes."""
+    try:
+        decoded: str = json.loads(token.decode("utf-8"))
+        decoded.encode("utf-8")  # half a surrogate pair is no text
+    except ValueError as error:
+        raise _invalid(place) from error
+    return decoded
+
+
+def _object(text: bytes, start: int, place: str, max_depth: int) -> tuple[list[Member], int]:
+    if max_depth < 1:
+        raise TooLargeError(f"{place}: wanted JSON that is nested less deep, came more levels than the limit")
+    members: list[Member] = []
+    position = _skip(text, start + 1)
+    if text[position : position + 1] == b"}":
+        return members, position + 1
+    while True:
+        name, position = _name(text, position, place)
+        if any(name == member.name for member in members):
+            raise InvalidInputError(f"{place}: wanted each name once, came {name[:40]!a} twice")
+        value_end = _value_end(text, position, member_place(place, name), max_depth)
+        members.append(Member(name, text[position:value_end]))
+        position = _skip(text, value_end)
+        separator = text[position : position + 1]
+        if separator == b"}":
+            return members, position + 1
+        if separator != b",":
+            raise _invalid(place)
+        position = _skip(text, position + 1)
+
+
+def _name(text: bytes, position: int, place: str) -> tuple[str, int]:
+    token = _STRING.match(text, position)
+    if token is None:
+        raise _invalid(place)
+    colon = _skip(text, token.end())
+    if text[colon : colon + 1] != b":":
+        raise _invalid(place)
+    return parse_string(token.group(), place), _skip(text, colon + 1)
+
+
+def _value_end(text: bytes, start: int, place: str, max_depth: int) -> int:
+    first = text[start : start + 1]
+    if first == b"{":
+        return _object(text, start, place, max_depth - 1)[1]
+    if first == b"[":
+        return _list_end(text, start, place)
+    token = (_STRING if first == b'"' else _LITERAL).match(text, start)
+    if token is None:
+        raise _invalid(place)
+    return token.end()
+
+
+def _list_end(text: bytes, start: int, place: str) -> int:
+    """Find the end of a list of numbers: it holds no quote and no brace, so the next of those comes after it."""
+    stop = _LIST_STOP.search(text, start)
+    if stop is None:
+        raise _invalid(place)
+    if text.count(b"[", start, stop.start()) > text.count(b"]", start, stop.start()):
+        refuse_strangers(text[start : stop.end()], place)
+        raise _invalid(place)
+    return text.rindex(b"]", start, stop.start()) + 1
+
+
+def _skip(text: bytes, position: int) -> int:
+    space = _SPACE.match(text, position)
+    return space.end() if space else position
+
+
+def _invalid(place: str) -> InvalidInputError:
+    return InvalidInputError(f"{place}: wanted valid JSON (UTF-8), came text that is not")

@@ -1,0 +1,215 @@
+"""Pictures written as JSON lists of numbers: H x W x 3, H x W x 4 (with alpha) or H x W (gray).
+
+All numbers are whole and 0-255, or any of them is written with a fraction or exponent and all are floats in [0, 1].
+
+A list's shape is checked on its *skeleton*, the text without numbers and spaces: a regular list has exactly one, so one
+comparison finds every irregularity, also where totals agree; simdjson's flat buffer of numbers is then all that is
+needed. A *path* is the index at each level of the place where something was found: row, column, channel.
+"""
+
+import re
+
+import numpy as np
+import simdjson
+from numpy.typing import NDArray
+
+from ingest.colour import Pixels, to_rgb
+from ingest.errors import InvalidInputError, TooLargeError
+from ingest.limits import Limits
+
+_NUMBER_BYTES = b"0123456789+-.eE"
+_SPACE_BYTES = b" \t\r\n"
+_LEVELS = ("row", "column", "channel")
+_CONTENTS = ("rows", "pixels", "numbers")
+_STRANGERS = {
+    b'"': "a string",
+    b"{": "an object",
+    b"t": "a boolean",
+    b"f": "a boolean",
+    b"n": "null",
+    b"N": "NaN",
+    b"I": "Infinity",
+}
+_EMPTY_LIST = re.compile(rb"\[[ \t\r\n]*\]")
+_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_BAD_NUMBER = re.compile(rb"(?<![0-9+\-.eE])(?!" + _NUMBER + rb"(?![0-9+\-.eE]))[0-9+\-.eE]+")
+# simdjson refuses numbers that fit no 64-bit type; they are far out of range here.
+_HUGE_NUMBER = re.compile(rb"(?<![0-9+\-.eE])-?(?:[1-9][0-9]{18,}|[0-9.]+[eE]\+?0*[1-9][0-9]{2,})")
+
+
+def read_pixel_list(text: bytes, place: str, limits: Limits) -> Pixels:
+    """Read the JSON text of one pixel list, from its '[' on, into UINT8 [H, W, 3].
+
+    Floats become value * 255 (in float64), rounded half up. Alpha is laid on black.
+
+    Raises:
+        InvalidInputError: naming row, column and channel of what is wrong.
+        TooLargeError: more pixels or levels than the limits.
+    """
+    refuse_strangers(text, place)
+    shape = _read_shape(text, place, limits)
+    values = _read_numbers(text, shape, place)
+    is_float = any(mark in text for mark in (b".", b"e", b"E"))
+    _refuse_out_of_range(values, is_float, place)
+    samples = _round_half_up(values * 255.0) if is_float else values.astype(np.uint8)
+    return to_rgb(samples.reshape(shape[0], shape[1], -1))
+
+
+def _round_half_up(values: NDArray[np.float64]) -> Pixels:
+    # Not floor(v + 0.5): that addition rounds too, and lifts the largest double below one half to 1.
+    whole = np.floor(values)
+    return (whole + (values - whole >= 0.5)).astype(np.uint8)
+
+
+def refuse_strangers(text: bytes, place: str) -> None:
+    """Refuse what is not a number, at its place; `text` is a list from its '[' on, maybe cut after the stranger."""
+    strange = text.translate(None, _NUMBER_BYTES + _SPACE_BYTES + b"[],")
+    if strange:
+        path = _path_after(text[: text.index(strange[:1])])
+        came = _STRANGERS.get(strange[:1], f"the byte 0x{strange[0]:02x}")
+        raise InvalidInputError(f"{place}: {_where(path)}: wanted a number, came {came}")
+
+
+def _read_shape(text: bytes, place: str, limits: Limits) -> tuple[int, ...]:
+    """Take the shape from the first row and pixel, and hold the whole skeleton against it."""
+    skeleton = _skeleton(text)
+    num_levels = len(skeleton) - len(skeleton.lstrip(b"["))
+    if num_levels > limits.max_json_depth:
+        raise TooLargeError(f"{place}: wanted at most {limits.max_json_depth} levels of JSON, came {num_levels}")
+    shape = _shape_by_length(skeleton, num_levels)
+    if _regular_skeleton(shape, len(skeleton)) != skeleton:
+        _refuse_empty(text, place)
+        raise _irregular(skeleton, num_levels, place)
+    if num_levels not in (2, 3) or (num_levels == 3 and shape[2] not in (3, 4)):
+        _refuse_empty(text, place)
+        came = " x ".join(map(str, shape))
+        raise InvalidInputError(f"{place}: wanted a pixel list of H x W x 3, H x W x 4 or H x W, came {came}")
+    limits.check_picture(shape[0], shape[1], place)
+    return shape
+
+
+def _shape_by_length(skeleton: bytes, num_levels: int) -> tuple[int, ...]:
+    """Compute the shape from the lengths of the first pixel, the first row and the whole; right if regular."""
+    shape: list[int] = []
+    item_bytes = 0
+    for level in reversed(range(num_levels)):
+        # All lists that are open at the first number close together at the end of the last item of this level's first.
+        end = skeleton.find(b"]" * (num_levels - level), level)
+        if end < 0:
+            return ()
+        num_bytes = end + num_levels - 2 * level
+        # A list of n items is '[' + n items + (n - 1) commas + ']'.
+        shape.insert(0, max(1, (num_bytes - 1) // (item_bytes + 1)))
+        item_bytes = num_bytes
+    return tuple(shape)
+
+
+def _regular_skeleton(shape: tuple[int, ...], max_bytes: int) -> bytes:
+    """Build the skeleton of a regular list; no more of it than makes a difference to one of `max_bytes`."""
+    regular = b""
+    for count in reversed(shape):
+        useful = min(count, max_bytes // (len(regular) + 1) + 2)
+        regular = b"[" + b",".join([regular] * useful) + b"]"
+    return regular
+
+
+def _irregular(skeleton: bytes, num_levels: int, place: str) -> InvalidInputError:
+    """Say where the list first leaves the shape of its first row and pixel."""
+    shape = _shape_by_counting(skeleton, num_levels)
+    regular = _regular_skeleton(shape, len(skeleton))
+    length = min(len(skeleton), len(regular))
+    differs = np.frombuffer(skeleton, np.uint8, length) != np.frombuffer(regular, np.uint8, length)
+    first = int(differs.argmax()) if differs.any() else length
+    came, wanted = skeleton[first : first + 1], regular[first : first + 1]
+    path = _path_after(skeleton[:first])
+    if not came or not wanted or not path:
+        return _not_json(place)
+    if came == b"[" or wanted == b"[":
+        kinds = ("a number", "a list") if came == b"[" else ("a list", "a number")
+        return InvalidInputError(f"{place}: mixed depth at {_where(path)}: wanted {kinds[0]}, came {kinds[1]}")
+    level = len(path) - 1
+    count = f"{path[-1] + 1}" if came == b"]" else f"more than {shape[level]}"
+    contents = _CONTENTS[level] if level < 3 else "items"
+    return InvalidInputError(
+        f"{place}: ragged at {_where(path[:-1])}: wanted {shape[level]} {contents} as in the first, came {count}"
+    )
+
+
+def _shape_by_counting(skeleton: bytes, num_levels: int) -> tuple[int, ...]:
+    """Count the items of the first list of each level, regular or not; slower than by length."""
+    marks, depth = _marks_and_depth(skeleton)
+    shape = []
+    for level in range(1, num_levels + 1):
+        is_closed = depth[level:] < level
+        end = level + int(is_closed.argmax()) if is_closed.any() else len(depth)
+        shape.append(1 + int(((marks == ord(",")) & (depth == level))[:end].sum()))
+    return tuple(shape)
+
+
+def _read_numbers(text: bytes, shape: tuple[int, ...], place: str) -> NDArray[np.float64]:
+    """Parse the list with simdjson and give its numbers, float64 in the list's shape."""
+    try:
+        numbers: simdjson.Array = simdjson.Parser().parse(text)  # type: ignore[assignment]
+        values = np.frombuffer(numbers.as_buffer(of_type="d"), np.float64)
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise _why_not_json(text, place) from error
+    if len(values) != int(np.prod(shape)):
+        _refuse_empty(text, place)
+        raise _not_json(place)
+    return values.reshape(shape)
+
+
+def _why_not_json(text: bytes, place: str) -> InvalidInputError:
+    for pattern, came in ((_BAD_NUMBER, "text that is no JSON number"), (_HUGE_NUMBER, "one that is out of range")):
+        found = pattern.search(text)
+        if found:
+            where = _where(_path_after(text[: found.start()]))
+            return InvalidInputError(f"{place}: {where}: wanted a number 0-255 or in [0, 1], came {came}")
+    return _not_json(place)
+
+
+def _refuse_out_of_range(values: NDArray[np.float64], is_float: bool, place: str) -> None:
+    is_wrong = (values < 0) | (values > (1 if is_float else 255))
+    if is_wrong.any():
+        path = tuple(int(index) for index in np.unravel_index(int(is_wrong.argmax()), values.shape))
+        rule = "a number in [0, 1], since the list has fractions or exponents" if is_float else "a whole number 0-255"
+        raise InvalidInputError(f"{place}: {_where(path)}: wanted {rule}, came {values[path]:g}")
+
+
+def _refuse_empty(text: bytes, place: str) -> None:
+    found = _EMPTY_LIST.search(text)
+    if found:
+        path = _path_after(text[: found.start()])
+        raise InvalidInputError(f"{place}: {_where(path)}: wanted at least one number, came an empty list")
+
+
+def _skeleton(text: bytes) -> bytes:
+    return text.translate(None, _NUMBER_BYTES + _SPACE_BYTES)
+
+
+def _path_after(prefix: bytes) -> tuple[int, ...]:
+    """Give the index at each level that is open at the end of `prefix`, the text before some place in a list."""
+    marks, depth = _marks_and_depth(_skeleton(prefix))
+    path = []
+    for level in range(1, int(depth[-1]) + 1 if len(depth) else 1):
+        start = int(np.flatnonzero((marks == ord("[")) & (depth == level))[-1])
+        path.append(int(((marks == ord(",")) & (depth == level))[start:].sum()))
+    return tuple(path)
+
+
+def _marks_and_depth(skeleton: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Give each byte of a skeleton, and how many lists are open after it."""
+    marks = np.frombuffer(skeleton, np.uint8)
+    steps = (marks == ord("[")).astype(np.int64) - (marks == ord("]"))
+    return marks, np.cumsum(steps)
+
+
+def _where(path: tuple[int, ...]) -> str:
+    if not path:
+        return "the whole list"
+    named = [f"{name} {index}" for name, index in zip(_LEVELS, path, strict=False)]
+    return ", ".join(named + [f"level {level + 4} item {index}" for level, index in enumerate(path[3:])])
+
+
+def _not_json(place: str) -> InvalidInputError:
+    return InvalidInputError(f"{place}: wanted a pixel list in valid JSON, came text that is not")
