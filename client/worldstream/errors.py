@@ -100,7 +100,7 @@ _BY_CODE: dict[str, type[WorldStreamError]] = {
     )
 }
 _CODE_WORD = re.compile(r"\b(" + "|".join(_BY_CODE) + r")\b")
-_REFERENCE = re.compile(r"\breference\W+([0-9A-Za-z-]+)", re.IGNORECASE)
+_REFERENCE = re.compile(r"\b[0-9a-f]{8,32}\b")
 # Triton has no code for a model process that died, only this sentence.
 _DEAD_STUB = re.compile(r"\bis not healthy\b")
 
@@ -116,5 +116,5 @@ def error_from_message(message: str) -> WorldStreamError:
     text = message[found.start() :]
     if found.group() == InternalError.code:
         reference = _REFERENCE.search(text)
-        return InternalError(text, reference.group(1) if reference else "")
+        return InternalError(text, reference.group() if reference else "")
     return _BY_CODE[found.group()](text)

@@ -1,6 +1,9 @@
 """Holds a session's batches to their order; pure, and the same for every kind of I/O."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from worldstream.batch import Batch
 from worldstream.errors import ProtocolError
@@ -66,5 +69,5 @@ class FrameOrder:
             raise ProtocolError(f"frame_index: wanted {_span(wanted)}, got {_span(batch.frame_index)}")
 
 
-def _span(index: np.ndarray) -> str:
+def _span(index: npt.NDArray[Any]) -> str:
     return f"{index[0]}..{index[-1]}"

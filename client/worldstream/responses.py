@@ -15,6 +15,8 @@ from worldstream.errors import ProtocolError, WorldStreamError, error_from_messa
 from worldstream.tensors import read_outputs
 
 _Outputs = Mapping[str, npt.NDArray[Any]]
+# An ensemble's inputs and outputs share one set of names, so `world` gives `event_id` back under this one.
+_WORLD_EVENT_ID = "applied_event_id"
 # Of each output: its dtype, and its shape with None for any length.
 _BATCH_OUTPUTS: dict[str, tuple[type, tuple[int | None, ...]]] = {
     "frames": (np.uint8, (None, None, None, 3)),
@@ -55,6 +57,8 @@ def parse_stream_response(message: Any) -> Event:
         return Event(response.id, None, error_from_message(message.error_message), is_final=True)
     is_final = response.parameters["triton_final_response"].bool_param
     outputs = read_outputs(response)
+    if _WORLD_EVENT_ID in outputs:
+        outputs["event_id"] = outputs.pop(_WORLD_EVENT_ID)
     has_frames = "frames" in outputs and outputs["frames"].shape[0] > 0
     if not has_frames and not is_final:
         raise ProtocolError("frames: a response that is not final came without frames")

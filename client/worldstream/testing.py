@@ -120,6 +120,8 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             answer = self.script(seen) if self.script else None
             for message in answer if answer is not None else self._answer(seen):
                 message.infer_response.id = request.id
+                if seen.model == "world":
+                    _rename_event_id(message.infer_response)
                 yield message
         is_over.set()
 
@@ -190,6 +192,13 @@ def error_message(text: str) -> Any:
     message = service_pb2.ModelStreamInferResponse(error_message=text)
     message.infer_response.parameters["triton_final_response"].bool_param = True
     return message
+
+
+def _rename_event_id(response: Any) -> None:
+    """Call it as the ensemble does, whose inputs and outputs share one set of names."""
+    for output in response.outputs:
+        if output.name == "event_id":
+            output.name = "applied_event_id"
 
 
 def _add(response: Any, name: str, datatype: str, shape: list[int], contents: bytes) -> None:

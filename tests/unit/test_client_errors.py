@@ -73,7 +73,7 @@ def test_a_code_word_counts_only_as_a_whole_word(message):
 
 
 def test_an_internal_error_carries_its_reference():
-    error = error_from_message("INTERNAL: the model failed; reference 9f31c2aa")
+    error = error_from_message("INTERNAL: the chunk failed; the server's log has it as 9f31c2aa")
 
     assert isinstance(error, InternalError)
     assert error.reference == "9f31c2aa"

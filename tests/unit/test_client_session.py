@@ -121,6 +121,13 @@ def test_a_batch_holds_what_the_response_says(client):
     assert not batch.frames.flags.writeable
 
 
+def test_the_event_id_comes_back_through_world_too(client):
+    with client.session(b"encoded") as session:
+        batches = [*session.generate(event_id=0), *session.generate(event_id=5)]
+
+    assert [batch.event_id for batch in batches] == [0, 0, 5, 5, 5]
+
+
 def test_no_event_id_is_none_and_the_last_batch_says_so(client):
     with client.session(PIXELS) as session:
         *_, last = session.generate(num_chunks=2)
