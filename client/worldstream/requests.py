@@ -25,6 +25,8 @@ SessionId: TypeAlias = str | int
 Fit: TypeAlias = Literal["crop", "stretch"]
 Float32: TypeAlias = npt.NDArray[np.float32]
 
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 _MAX_ID_CHARS = 128  # Triton refuses longer sequence ids
 _ID_CHARS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
@@ -78,6 +80,7 @@ def make_opening(
         raise InvalidInputError(f"fit: wanted crop or stretch, got {fit!r}")
     if translation_scale is not None and not 0 < translation_scale < float("inf"):
         raise InvalidInputError(f"translation_scale: wanted a number over 0, got {translation_scale}")
+    _check_range("seed", seed, -_INT64_MAX - 1, _INT64_MAX)
     return Opening(load_picture(picture), seed, translation_scale, fit)
 
 
@@ -106,15 +109,15 @@ def make_controls(
     """
     if cam_to_world is not None and actions is not None:
         raise InvalidInputError("cam_to_world, actions: a request takes one of them, both came")
-    for name, value, least in (("num_chunks", num_chunks, 1), ("num_steps", num_steps, 1), ("event_id", event_id, 0)):
-        if value is not None and value < least:
-            raise InvalidInputError(f"{name}: wanted {least} or more, got {value}")
+    _check_range("num_chunks", num_chunks, 1, _INT32_MAX)
+    _check_range("num_steps", num_steps, 1, _INT32_MAX)
+    _check_range("event_id", event_id, 0, _INT64_MAX)
     return Controls(
         cam_to_world=None if cam_to_world is None else _poses(cam_to_world),
         actions=None if actions is None else _actions(actions),
         num_chunks=num_chunks,
         intrinsics=None if intrinsics is None else _intrinsics(intrinsics),
-        prompt=prompt,
+        prompt=None if prompt is None else _text("prompt", prompt),
         num_steps=num_steps,
         event_id=event_id,
     )
@@ -138,7 +141,7 @@ def check_session_id(session_id: SessionId) -> SessionId:
     """
     if isinstance(session_id, bool) or not isinstance(session_id, (int, str)):
         raise InvalidInputError(f"session_id: wanted a string or an integer, got {type(session_id).__name__}")
-    if isinstance(session_id, int) and not 1 <= session_id < 2**63:
+    if isinstance(session_id, int) and not 1 <= session_id <= _INT64_MAX:
         raise InvalidInputError(f"session_id: wanted 1 to 2**63 - 1, got {session_id}")
     if isinstance(session_id, str) and not (0 < len(session_id) <= _MAX_ID_CHARS and set(session_id) <= _ID_CHARS):
         raise InvalidInputError(f"session_id: wanted 1 to {_MAX_ID_CHARS} printable ASCII characters without spaces")
@@ -233,4 +236,25 @@ def _floats(name: str, values: npt.ArrayLike) -> Float32:
 
 
 def _actions(actions: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(actions_from_text(actions)) if isinstance(actions, str) else tuple(actions)
+    if isinstance(actions, str):
+        return tuple(actions_from_text(actions))
+    return tuple(_text("actions", keys) for keys in actions)
+
+
+def _text(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{name}: wanted text, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair, or bytes of a command line that are no UTF-8
+        raise InvalidInputError(f"{name}: wanted text that UTF-8 can carry") from error
+    return value
+
+
+def _check_range(name: str, value: int | None, least: int, most: int) -> None:
+    if value is None:
+        return
+    if value < least:
+        raise InvalidInputError(f"{name}: wanted {least} or more, got {value}")
+    if value > most:
+        raise InvalidInputError(f"{name}: wanted {most} or less, got {value}")

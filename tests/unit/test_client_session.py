@@ -449,6 +449,9 @@ def test_a_closed_client_is_unavailable(server):
         ({"num_chunks": 0}, "num_chunks: wanted 1 or more, got 0"),
         ({"num_steps": 0}, "num_steps: wanted 1 or more, got 0"),
         ({"event_id": -1}, "event_id: wanted 0 or more, got -1"),
+        ({"num_chunks": 2**31}, "num_chunks: wanted 2147483647 or less, got 2147483648"),
+        ({"prompt": "\ud800"}, "prompt: wanted text that UTF-8 can carry"),
+        ({"actions": ["w", 7]}, "actions: wanted text, got int"),
     ],
 )
 def test_what_cannot_be_right_is_refused_before_anything_is_sent(server, client, arguments, complaint):
@@ -458,6 +461,21 @@ def test_what_cannot_be_right_is_refused_before_anything_is_sent(server, client,
         session.generate(**arguments)
 
     assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"seed": 2**63}, "seed: wanted 9223372036854775807 or less"),
+        ({"translation_scale": 0}, "translation_scale: wanted a number over 0, got 0"),
+        ({"translation_scale": float("nan")}, "translation_scale: wanted a number over 0, got nan"),
+        ({"fit": "pad"}, "fit: wanted crop or stretch, got 'pad'"),
+        ({"intrinsics": np.ones((2, 4))}, "intrinsics: a session takes one row, got 2"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(client, arguments, complaint):
+    with pytest.raises(InvalidInputError, match=complaint):
+        client.session(PIXELS, **arguments)
 
 
 @pytest.mark.parametrize("session_id", ["", "a b", "å", "x" * 129, 0, -1, 2**63, True, 1.5])
