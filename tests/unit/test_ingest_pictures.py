@@ -438,3 +438,20 @@ def test_base64_of_another_format_is_refused_by_name() -> None:
 def test_a_path_that_happens_to_be_base64_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="URLs and paths are never followed"):
         decode_base64_picture(b"/etc/ssl/private", "image[0]", LIMITS)
+
+
+# --- files made to keep the server busy ---
+
+
+def test_a_jpeg_of_very_many_segments_is_refused() -> None:
+    assert "over 4096 segments" in refusal(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 5000)
+
+
+def test_a_png_of_very_many_chunks_is_refused() -> None:
+    data = SIGNATURE + header(1, 1, 8, RGB) + chunk(b"teXt", b"") * 70_000
+    assert "over 65536 chunks" in refusal(data)
+
+
+def test_fill_bytes_between_jpeg_segments_are_skipped() -> None:
+    data = save(smooth_picture(), "JPEG")
+    assert np.array_equal(decode(data[:2] + b"\xff" * 100 + data[2:]), decode(data))

@@ -13,6 +13,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 from ingest import IngestError, InvalidInputError, Limits, Pictures, continues_session, read_images  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 
 class TritonPythonModel:
@@ -67,5 +68,5 @@ def _refusal(message: str, code: str) -> Any:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, getattr(pb_utils.TritonError, code)))
 
 
-def _text(values: list[str]) -> np.ndarray:
+def _text(values: list[str]) -> NDArray[np.object_]:
     return np.array([value.encode() for value in values], dtype=np.object_)

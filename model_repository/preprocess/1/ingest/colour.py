@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
+Samples = NDArray[np.uint8] | NDArray[np.uint16]
 
 
 class Picture(NamedTuple):
@@ -19,7 +20,7 @@ class Picture(NamedTuple):
     orientation: int = 1
 
 
-def scale_to_8_bits(samples: NDArray[np.unsignedinteger], max_value: int) -> Pixels:
+def scale_to_8_bits(samples: Samples, max_value: int) -> Pixels:
     """Map 0..max_value onto 0..255: value * 255 / max_value, rounded half up; never clipped, never shifted."""
     if max_value == 255:
         return samples.astype(np.uint8, copy=False)

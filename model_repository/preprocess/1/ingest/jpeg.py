@@ -23,8 +23,11 @@ _EXIF = 0xE1
 # APP0 (JFIF) and APP14 (Adobe) say how to read the colours and stay.
 _METADATA = frozenset(range(0xE1, 0xF0)) - {0xEE} | {0xFE}
 _WITH_LENGTH = frozenset(range(0xC0, 0xFF)) - frozenset(range(0xD0, 0xDA))
+_FILL = re.compile(rb"\xff*(?=\xff)")
 # Inside a scan 0xFF00 is a data byte and D0-D7 restart it; any other marker ends it.
 _SCAN_END = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+# Real files have some tens; walking millions would hold up everybody else.
+_MAX_SEGMENTS = 4096
 
 
 class _Segment(NamedTuple):
@@ -49,8 +52,11 @@ def _read_segments(data: bytes, place: str, limits: Limits) -> tuple[bytes | Non
         EXIF, and the file without its metadata and without what follows its end: the decoder gets pixels only.
     """
     exif, kept, has_size = None, [data[:2]], False
-    position, marker = 2, 0
+    position, marker, num_segments = 2, 0, 0
     while marker != _END_OF_IMAGE:
+        num_segments += 1
+        if num_segments > _MAX_SEGMENTS:
+            raise InvalidInputError(f"{place}: wanted a JPEG, came one with over {_MAX_SEGMENTS} segments (damaged)")
         segment = _segment_at(data, position, place)
         marker, start = segment.marker, position
         body = data[segment.start : segment.end]
@@ -72,8 +78,8 @@ def _segment_at(data: bytes, position: int, place: str) -> _Segment:
         raise InvalidInputError(
             f"{place}: wanted a whole JPEG, came one with stray bytes between its segments (damaged)"
         )
-    while data[position : position + 2] == b"\xff\xff":  # fill bytes
-        position += 1
+    fill = _FILL.match(data, position)
+    position = fill.end() if fill else position
     body = position + 4
     if data[position + 1 : position + 2] == b"\xd9":
         return _Segment(_END_OF_IMAGE, position + 2, position + 2)

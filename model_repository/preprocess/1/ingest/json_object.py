@@ -56,13 +56,15 @@ def _object(text: bytes, start: int, place: str, max_depth: int) -> tuple[list[M
     if max_depth < 1:
         raise TooLargeError(f"{place}: wanted JSON that is nested less deep, came more levels than the limit")
     members: list[Member] = []
+    names: set[str] = set()
     position = _skip(text, start + 1)
     if text[position : position + 1] == b"}":
         return members, position + 1
     while True:
         name, position = _name(text, position, place)
-        if any(name == member.name for member in members):
+        if name in names:
             raise InvalidInputError(f"{place}: wanted each name once, came {name[:40]!a} twice")
+        names.add(name)
         value_end = _value_end(text, position, member_place(place, name), max_depth)
         members.append(Member(name, text[position:value_end]))
         position = _skip(text, value_end)

@@ -58,7 +58,8 @@ def read_pixel_list(text: bytes, place: str, limits: Limits) -> Pixels:
 def _round_half_up(values: NDArray[np.float64]) -> Pixels:
     # Not floor(v + 0.5): that addition rounds too, and lifts the largest double below one half to 1.
     whole = np.floor(values)
-    return (whole + (values - whole >= 0.5)).astype(np.uint8)
+    whole += values - whole >= 0.5
+    return whole.astype(np.uint8)
 
 
 def refuse_strangers(text: bytes, place: str) -> None:
@@ -109,7 +110,7 @@ def _regular_skeleton(shape: tuple[int, ...], max_bytes: int) -> bytes:
     regular = b""
     for count in reversed(shape):
         useful = min(count, max_bytes // (len(regular) + 1) + 2)
-        regular = b"[" + b",".join([regular] * useful) + b"]"
+        regular = b"[" + ((regular + b",") * useful)[:-1] + b"]"
     return regular
 
 
@@ -197,11 +198,11 @@ def _path_after(prefix: bytes) -> tuple[int, ...]:
     return tuple(path)
 
 
-def _marks_and_depth(skeleton: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _marks_and_depth(skeleton: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Give each byte of a skeleton, and how many lists are open after it."""
     marks = np.frombuffer(skeleton, np.uint8)
-    steps = (marks == ord("[")).astype(np.int64) - (marks == ord("]"))
-    return marks, np.cumsum(steps)
+    steps = (marks == ord("[")).astype(np.int8) - (marks == ord("]"))
+    return marks, np.cumsum(steps, dtype=np.int32)
 
 
 def _where(path: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.colour import Picture, Pixels, scale_to_8_bits
+from ingest.colour import Picture, Pixels, Samples, scale_to_8_bits
 from ingest.errors import InvalidInputError
 from ingest.exif import exif_orientation
 from ingest.limits import Limits
@@ -38,6 +38,8 @@ _RAW_MODES = {
 }
 # First row, first column, row step, column step of each pass.
 _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+# A file of the largest size in chunks of 1 KiB; walking millions of empty ones would hold up everybody else.
+_MAX_CHUNKS = 65536
 _ONCE = (b"IHDR", b"PLTE", b"tRNS", b"eXIf")
 
 
@@ -84,8 +86,11 @@ def _read_header(data: bytes, place: str) -> _Header:
 
 def _chunks(data: bytes, place: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield kind and body of each chunk up to IEND, each held against its checksum."""
-    position, kind = len(SIGNATURE), b""
+    position, kind, num_chunks = len(SIGNATURE), b"", 0
     while kind != b"IEND":
+        num_chunks += 1
+        if num_chunks > _MAX_CHUNKS:
+            raise _damaged(place, f"it has over {_MAX_CHUNKS} chunks")
         body = position + 8
         end = body + int.from_bytes(data[position : position + 4], "big")
         if end + 4 > len(data):
@@ -139,7 +144,7 @@ def _num_scanline_bytes(header: _Header) -> int:
     return total
 
 
-def _unpack(header: _Header, lines: bytes, place: str) -> NDArray[np.unsignedinteger]:
+def _unpack(header: _Header, lines: bytes, place: str) -> Samples:
     """Give the samples at their own depth: [H, W, C] UINT8, or UINT16 for 16-bit files."""
     mode, raw_modes = _RAW_MODES[header.bits_per_pixel]
     size = (header.width_px, header.height_px)
@@ -147,11 +152,13 @@ def _unpack(header: _Header, lines: bytes, place: str) -> NDArray[np.unsignedint
     if header.bit_depth < 16:
         return planes[0]
     high, low = planes if len(planes) == 2 else (planes[0][:, :, 0::2], planes[0][:, :, 1::2])
-    joined: NDArray[np.unsignedinteger] = np.bitwise_or(high.astype(np.uint16) << 8, low, dtype=np.uint16)
+    joined: NDArray[np.uint16] = high.astype(np.uint16)
+    joined *= 256
+    joined += low
     return joined
 
 
-def _look_up(indices: NDArray[np.unsignedinteger], chunks: dict[bytes, bytes], place: str) -> Pixels:
+def _look_up(indices: Samples, chunks: dict[bytes, bytes], place: str) -> Pixels:
     """Replace palette indices by their colours: [H, W, 1] -> [H, W, 3], or [H, W, 4] where the file has alpha."""
     stored = chunks.get(b"PLTE", b"")
     if not stored or len(stored) % 3 or len(stored) > 768:
@@ -166,7 +173,7 @@ def _look_up(indices: NDArray[np.unsignedinteger], chunks: dict[bytes, bytes], p
     return np.take(palette, indices[:, :, 0], axis=0)
 
 
-def _with_alpha(header: _Header, samples: NDArray[np.unsignedinteger], key: bytes | None, place: str) -> Pixels:
+def _with_alpha(header: _Header, samples: Samples, key: bytes | None, place: str) -> Pixels:
     """Scale to 8 bits; a colour key makes the pixels that equal it, at the file's own depth, transparent."""
     scaled = scale_to_8_bits(samples, (1 << header.bit_depth) - 1)
     if key is None or header.colour_type not in (_GRAY, _RGB):
