@@ -176,9 +176,8 @@ def override_config(path: Path, model: str, values: dict[str, str]) -> str:
     config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
     for key, value in values.items():
         if key not in config.parameters:
-            raise ServeError(
-                f"--set: model {model!r} has no parameter {key!r}; it has: {', '.join(sorted(config.parameters))}"
-            )
+            known = ", ".join(sorted(config.parameters)) or "none"
+            raise ServeError(f"--set: model {model!r} has no parameter {key!r}; it has: {known}")
         config.parameters[key].string_value = value
     return str(text_format.MessageToString(config))
 

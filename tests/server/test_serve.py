@@ -1,0 +1,228 @@
+"""serve.py on the real server, with a repository of one tiny model that answers with its parameter `answer`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.grpc import InferenceServerClient
+
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = pytest.mark.server
+
+TINY_MODEL = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.answer = int(json.loads(args["model_config"])["parameters"]["answer"]["string_value"])
+
+    def execute(self, requests):
+        answer = np.array([self.answer], dtype=np.int32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("answer", answer)]) for _ in requests]
+"""
+
+TINY_CONFIG = """
+name: "tiny"
+backend: "python"
+max_batch_size: 0
+input [ { name: "unused" data_type: TYPE_INT32 dims: [ 1 ] optional: true } ]
+output [ { name: "answer" data_type: TYPE_INT32 dims: [ 1 ] } ]
+parameters [ { key: "answer" value { string_value: "41" } } ]
+"""
+
+# Decodes every picture to no picture at all: loads and is ready, but not fit to serve.
+BROKEN_PREPROCESS_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        error = pb_utils.TritonError("INTERNAL: cannot decode anything")
+        return [pb_utils.InferenceResponse(error=error) for _ in requests]
+"""
+
+BROKEN_PREPROCESS_CONFIG = """
+name: "preprocess"
+backend: "python"
+max_batch_size: 0
+input [ { name: "image" data_type: TYPE_STRING dims: [ -1 ] optional: true } ]
+output [ { name: "pixels" data_type: TYPE_UINT8 dims: [ -1, -1, -1, 3 ] } ]
+"""
+
+
+def write_model(repository: Path, name: str, config: str, model: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config, encoding="utf-8")
+    (repository / name / "1" / "model.py").write_text(model, encoding="utf-8")
+
+
+@pytest.fixture
+def tiny_repository(tmp_path: Path) -> Path:
+    write_model(tmp_path / "models", "tiny", TINY_CONFIG, TINY_MODEL)
+    return tmp_path / "models"
+
+
+def run_serve(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "serve.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+def ask_tiny(grpc_address: str) -> int:
+    with InferenceServerClient(grpc_address) as client:
+        return int(client.infer("tiny", [], client_timeout=20).as_numpy("answer")[0])
+
+
+def region_prefix(server_pid: int) -> str:
+    """What serve.py named this server's shared memory, and its own temporary folder, after."""
+    command = Path(f"/proc/{server_pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    return next(part.rpartition("=")[2] for part in command if "shm-region-prefix-name" in part)
+
+
+def leftovers(prefix: str) -> list[Path]:
+    return [*Path("/dev/shm").glob(f"{prefix}*"), *Path(tempfile.gettempdir()).glob(f"{prefix}*")]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while not is_gone(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.05)
+
+
+def test_json_line_names_a_server_that_answers(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+
+    assert ask_tiny(server.grpc) == 41
+    with urllib.request.urlopen(f"http://{server.http}/v2/health/ready", timeout=5) as ready:
+        assert ready.status == 200
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=5) as metrics:
+        assert b"nv_inference_request_success" in metrics.read()
+    assert "tritonserver" in Path(f"/proc/{server.pid}/cmdline").read_text()
+
+
+def test_set_changes_a_model_parameter_for_this_run_only(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository, overrides={"tiny.answer": "42"})
+
+    assert ask_tiny(server.grpc) == 42
+    assert (tiny_repository / "tiny" / "config.pbtxt").read_text() == TINY_CONFIG
+
+
+def test_set_changes_the_named_configuration(tiny_repository: Path, start_server: Any) -> None:
+    (tiny_repository / "tiny" / "configs").mkdir()
+    (tiny_repository / "tiny" / "configs" / "other.pbtxt").write_text(
+        TINY_CONFIG + 'parameters [ { key: "only_here" value { string_value: "1" } } ]\n'
+    )
+
+    server = start_server(
+        repository=tiny_repository,
+        overrides={"tiny.only_here": "2", "tiny.answer": "43"},
+        arguments=("--model-config-name", "other"),
+    )
+
+    assert ask_tiny(server.grpc) == 43
+
+
+def test_a_stopped_server_leaves_nothing_behind(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+    prefix = region_prefix(server.pid)
+    before = leftovers(prefix)
+
+    server.launcher.terminate()
+
+    assert server.launcher.wait(timeout=30) == 0
+    assert {path.parent for path in before} == {Path("/dev/shm"), Path(tempfile.gettempdir())}
+    assert leftovers(prefix) == []
+    assert is_gone(server.pid)
+
+
+def test_a_server_that_does_not_end_is_killed(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+    prefix = region_prefix(server.pid)
+    os.kill(server.pid, signal.SIGSTOP)
+
+    server.launcher.terminate()
+
+    assert server.launcher.wait(timeout=30) == 0
+    assert is_gone(server.pid)
+    assert leftovers(prefix) == []
+    assert "was killed" in server.log()
+
+
+def test_a_killed_launcher_takes_the_server_with_it(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+    prefix = region_prefix(server.pid)
+
+    server.launcher.kill()
+
+    try:
+        wait_until_gone(server.pid)
+    finally:
+        for path in leftovers(prefix):  # nobody is left who could
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_a_launcher_whose_server_dies_says_so(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+
+    os.kill(server.pid, signal.SIGKILL)
+
+    assert server.launcher.wait(timeout=30) == 1
+    assert "the server ended by itself" in server.log()
+
+
+def test_run_gives_the_command_the_addresses_and_returns_its_status(tiny_repository: Path) -> None:
+    command = 'echo "$WORLDSTREAM_HTTP $WORLDSTREAM_GRPC $WORLDSTREAM_METRICS"; exit 7'
+
+    result = run_serve("--model-repository", tiny_repository, "--free-ports", "--run", command)
+
+    assert result.returncode == 7
+    assert re.fullmatch(r"(127\.0\.0\.1:\d+ ?){3}\n", result.stdout)
+
+
+def test_run_reports_a_signal_as_a_shell_does(tiny_repository: Path) -> None:
+    result = run_serve("--model-repository", tiny_repository, "--free-ports", "--run", "kill -TERM $$")
+
+    assert result.returncode == 128 + signal.SIGTERM
+
+
+def test_a_failing_canary_stops_the_server_and_names_the_model(tmp_path: Path) -> None:
+    write_model(tmp_path, "preprocess", BROKEN_PREPROCESS_CONFIG, BROKEN_PREPROCESS_MODEL)
+
+    result = run_serve("--model-repository", tmp_path, "--json")
+
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "the canary request to model 'preprocess' failed" in result.stderr
+    assert "cannot decode anything" in result.stderr
+
+
+def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
+    write_model(tmp_path, "tiny", TINY_CONFIG, "raise RuntimeError('no such luck')")
+
+    result = run_serve("--model-repository", tmp_path, "--json")
+
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "no such luck" in result.stderr
+    assert "the server ended while it started" in result.stderr
