@@ -27,7 +27,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -306,7 +305,8 @@ class Server:
         self.ports = choose_ports(given, options.free_ports or options.json)
         self.addresses = {service: f"{HOST}:{port}" for service, port in self.ports.items()}
         self.workdir = Path(tempfile.mkdtemp(prefix="worldstream-serve-"))
-        self.env_folders = python_env_folders()
+        self.others_env_folders = python_env_folders()
+        self.own_env_folders: set[Path] = set()
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Server:
@@ -325,6 +325,7 @@ class Server:
             grace_s = max(STOP_GRACE_S, self.options.exit_timeout_s + 5.0)
             if not stop_group(self.process, signal.SIGINT, grace_s):
                 say(f"the server did not end within {grace_s:.0f} s and was killed")
+            if self.process.returncode < 0:  # killed, by us or another: it could not remove this itself
                 self._remove_env_folder()
         for region in Path("/dev/shm").glob(f"{self.workdir.name}*"):
             region.unlink(missing_ok=True)
@@ -362,7 +363,8 @@ class Server:
         while time.monotonic() < deadline:
             if has_ended(self.pid):
                 raise ServeError("the server ended while it started; its log above says why")
-            with contextlib.suppress(OSError, urllib.error.URLError), opener.open(url, timeout=5):
+            with contextlib.suppress(OSError), opener.open(url, timeout=5):
+                self.own_env_folders = python_env_folders() - self.others_env_folders
                 return
             time.sleep(0.1)
         raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s")
@@ -371,11 +373,10 @@ class Server:
         has_ended(self.pid, is_blocking=True)
 
     def _remove_env_folder(self) -> None:
-        # Nothing in the name says whose it is. One new, empty one is ours; of several we cannot know, and touch none.
-        new = python_env_folders() - self.env_folders
-        if len(new) == 1:
+        # Nothing in the name says whose it is. The one that came while we started is ours; of several, touch none.
+        if len(self.own_env_folders) == 1:
             with contextlib.suppress(OSError):
-                new.pop().rmdir()
+                self.own_env_folders.pop().rmdir()
 
 
 # The canary: a stub that has died still counts as ready, only a request finds out
