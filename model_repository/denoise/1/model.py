@@ -1,6 +1,6 @@
 """Triton's side of `denoise`: tensors in, responses out, error codes, metrics. No logic."""
 
-# The stub starts in an ASCII locale whatever the environment says; torch.compile and UTF-8 text need this before torch loads.
+# The stub starts in an ASCII locale whatever the environment says; torch.compile needs UTF-8 before torch loads.
 import locale
 
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
@@ -13,7 +13,8 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
-from worldmodel.engine import COUNTS, Batch, Engine, Stats  # noqa: E402
+from worldmodel.emitter import Batch  # noqa: E402
+from worldmodel.engine import COUNTS, Engine, Stats  # noqa: E402
 from worldmodel.errors import InternalError, WorldError  # noqa: E402
 from worldmodel.loading import load_world  # noqa: E402
 from worldmodel.request import Envelope, parse_request  # noqa: E402

@@ -1,9 +1,10 @@
 """From poses, intrinsics and key presses to the rays that the model is conditioned on. NumPy only, float64 inside.
 
-Letters: T latent frames, H x W pixels of the model's picture. A pose is cam_to_world, [4, 4], OpenCV axes (x right, y down,
-z forward). A session's own world is the camera of its first latent frame; its unit is the client's.
+Letters: T latent frames, H x W pixels of the model's picture. A pose is cam_to_world, [4, 4], OpenCV axes (x right, y
+down, z forward). A session's own world is the camera of its first latent frame; its unit is the client's.
 
-The state of a session's camera is O(1): the last pose, how the client's world lies in the session's, the last intrinsics.
+The state of a session's camera is O(1): the last pose, how the client's world lies in the session's, the last
+intrinsics.
 """
 
 from __future__ import annotations
@@ -40,9 +41,6 @@ class CameraState:
 def start_camera(intrinsics: Array, scale: float | None) -> CameraState:
     """A camera at its session's origin."""
     return CameraState(np.eye(4), intrinsics, scale)
-
-
-# --- poses -------------------------------------------------------------------------------------------------------------
 
 
 def invert_rigid(pose: Array) -> Array:
@@ -105,9 +103,6 @@ def _row(row: Array) -> str:
     return " ".join(f"{value:.4g}" for value in row)
 
 
-# --- intrinsics ----------------------------------------------------------------------------------------------------------
-
-
 def check_intrinsics(intrinsics: Array) -> None:
     """Refuse focal lengths that are not positive and numbers that are not finite, naming the row ([T, 4])."""
     for row, values in enumerate(intrinsics):
@@ -144,9 +139,6 @@ def fit_intrinsics(intrinsics: Array, picture_px: tuple[int, int], model_px: tup
     return intrinsics * (scale_x, scale_y, scale_x, scale_y) - (0, 0, offset_x, offset_y)
 
 
-# --- rays --------------------------------------------------------------------------------------------------------------
-
-
 def ray_map(relative: Array, intrinsics: Array, height_px: int, width_px: int) -> NDArray[np.float32]:
     """Tell the model, for every pixel, where its ray starts and where it points.
 
@@ -157,8 +149,8 @@ def ray_map(relative: Array, intrinsics: Array, height_px: int, width_px: int) -
     Returns:
         [T, H, W, 6]: ray origin, then unit direction.
 
-    Source: lingbot-world, get_plucker_embeddings. Upstream says "Plücker" but joins origin and direction (no moment); we
-    match its arithmetic, not its name.
+    Source: lingbot-world, get_plucker_embeddings. Upstream says "Plücker" but joins origin and direction (no moment);
+    we match its arithmetic, not its name.
     """
     columns, rows = np.arange(width_px) + 0.5, np.arange(height_px) + 0.5
     fx, fy, cx, cy = (value[:, None, None] for value in intrinsics.T)
@@ -185,9 +177,6 @@ def grid_of(height_px: int, width_px: int) -> tuple[int, int]:
     return height_px // SPATIAL_STRIDE // PATCH, width_px // SPATIAL_STRIDE // PATCH
 
 
-# --- a session's camera --------------------------------------------------------------------------------------------------
-
-
 def parse_actions(actions: Sequence[str]) -> None:
     """Refuse unknown keys by name. One string a latent frame: "w", "wl", "" (nothing pressed)."""
     for frame, pressed in enumerate(actions):
@@ -202,7 +191,8 @@ def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Arra
     """Move along absolute poses in the client's world.
 
     Args:
-        poses: [T, 4, 4]. The session's first pose is its origin; after actions, the first pose is where the camera now is.
+        poses: [T, 4, 4]. The session's first pose is its origin; after actions, the first pose is where the camera now
+            is.
         is_first: whether the session has no latent frame yet.
 
     Returns:
@@ -222,8 +212,8 @@ def follow_actions(
 ) -> tuple[Array, CameraState]:
     """Move as the keys say, one entry a latent frame.
 
-    The session's first latent frame is the picture and cannot move: motion that was asked for there is made up for in the
-    next frame, so that no key press is lost.
+    The session's first latent frame is the picture and cannot move: motion that was asked for there is made up for in
+    the next frame, so that no key press is lost.
 
     Returns:
         Relative poses [T, 4, 4] in client units, and the state after them.
@@ -265,9 +255,7 @@ def _look(rotation: Array, yaw: float, pitch: float, config: WorldConfig) -> Arr
     limit = max(config.pitch_limit_deg, abs(now))  # poses may have gone beyond: keys do not jerk it back
     wanted = max(-limit, min(limit, now + pitch * config.pitch_deg_per_frame))
     pitch_rad = math.radians(wanted - now)
-    turn = np.array(
-        [[math.cos(yaw_rad), 0, math.sin(yaw_rad)], [0, 1, 0], [-math.sin(yaw_rad), 0, math.cos(yaw_rad)]]
-    )
+    turn = np.array([[math.cos(yaw_rad), 0, math.sin(yaw_rad)], [0, 1, 0], [-math.sin(yaw_rad), 0, math.cos(yaw_rad)]])
     tilt = np.array(
         [[1, 0, 0], [0, math.cos(pitch_rad), -math.sin(pitch_rad)], [0, math.sin(pitch_rad), math.cos(pitch_rad)]]
     )

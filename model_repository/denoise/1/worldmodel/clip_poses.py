@@ -1,8 +1,9 @@
-"""The published whole-clip rule for relative poses, in the published arithmetic. For compatibility; sessions do not use it.
+"""The published whole-clip rule for relative poses, in the published arithmetic. Sessions do not use it.
 
-It needs the whole clip, and it works in float32: far from its world's origin (the published paths are hundreds of units away)
-cancellation costs it up to a percent of a small step. To agree with it within 1e-5 one has to round where it rounds, so these
-few lines are torch in float32, product by product. camera.py does the same in float64, frame by frame.
+It needs the whole clip, and it works in float32: far from its world's origin (the published paths are hundreds of
+units away) cancellation costs it up to a percent of a small step. To agree with it within 1e-5 one has to round where
+it rounds, so these few lines are torch in float32, product by product. camera.py does the same in float64, frame by
+frame.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from worldmodel.camera import every_fourth
 
 
 def latent_frame_poses(poses_full_rate: NDArray[np.float64]) -> Tensor:
-    """One pose per latent frame from one per pixel frame, rotations made exactly orthonormal: [1 + 4k, 4, 4] -> [1 + k, 4, 4].
+    """One pose per latent frame, rotations made exactly orthonormal: [1 + 4k, 4, 4] -> [1 + k, 4, 4].
 
-    Source: lingbot-world, interpolate_camera_poses, which lands on every fourth pose exactly; its rotation library replaces
-    each matrix by the nearest rotation.
+    Source: lingbot-world, interpolate_camera_poses, which lands on every fourth pose exactly; its rotation library
+    replaces each matrix by the nearest rotation.
     """
     poses = every_fourth(poses_full_rate).copy()
     left, _, right = np.linalg.svd(poses[:, :3, :3])

@@ -1,14 +1,17 @@
 """The streaming codec: 8x smaller in space, 4x in time, with a memory that the caller owns.
 
 Knows nothing of sessions, cameras or diffusion. Letters: B clips, T pixel frames, t latent frames, C latent
-channels, H x W pixels, h x w latent cells. Inside, tensors are time-major [time * B, channels, rows, columns]: a frame's
-past is then one slice, and the memory format stays channels-last.
+channels, H x W pixels, h x w latent cells. Inside, tensors are time-major [time * B, channels, rows, columns]: a
+frame's past is then one slice, and the memory format stays channels-last.
 
 The form (memory blocks that see one past feature map, pooling and growing in time, trimming the first frames)
 is that of TAEHV, a tiny autoencoder for Wan-style latents; the code and the sizes are ours.
 """
 
 from __future__ import annotations
+
+import itertools
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +27,7 @@ class MemoryBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        self.width = width
         self.conv = nn.Sequential(
             nn.Conv2d(2 * width, width, 3, padding=1),
             nn.ReLU(),
@@ -76,18 +80,18 @@ class Encoder(nn.Module):
             for width, count in zip(widths, config.encoder_blocks, strict=True)
         )
         self.pools = nn.ModuleList(TimePool(width) for width in widths[:2])
-        self.downs = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in zip(widths[:2], widths[1:], strict=True))
+        self.downs = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(widths))
         self.outlet = nn.Conv2d(widths[2], config.latent_channels, 3, padding=1)
 
     def forward(self, x: Tensor, batch: int, memory: Memory) -> tuple[Tensor, Memory]:
         """[4 * t * B, 3, H, W] -> [t * B, C, h, w], and the memory for the frames that follow."""
         x = functional.relu(self.inlet(functional.pixel_unshuffle(x, 2)))
-        past, kept = list(memory), []
+        kept: list[Tensor] = []
         for index, stage in enumerate(self.stages):
             if index:
                 x = functional.relu(self.downs[index - 1](self.pools[index - 1](x, batch)))
-            for block in stage:  # type: ignore[union-attr]
-                x, last = block(x, past[len(kept)])
+            for block in cast(nn.ModuleList, stage):
+                x, last = block(x, memory[len(kept)])
                 kept.append(last)
         return self.outlet(x), tuple(kept)
 
@@ -108,19 +112,20 @@ class Decoder(nn.Module):
             for width, count in zip(widths, config.decoder_blocks, strict=True)
         )
         self.grows = nn.ModuleList(TimeGrow(width) for width in widths[:2])
-        self.ups = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in zip(widths[:2], widths[1:], strict=True))
+        self.ups = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in itertools.pairwise(widths))
         self.outlet = nn.Conv2d(widths[2], 3 * 4, 3, padding=1)  # before a 2x2 pixel-shuffle
 
     def forward(self, z: Tensor, batch: int, memory: Memory) -> tuple[Tensor, Memory]:
         """[t * B, C, h, w] -> [4 * t * B, 3, H, W], and the memory for the latents that follow."""
-        x = functional.relu(self.inlet(torch.tanh(z / 3) * 3))  # a soft clamp: one wild latent cannot flood its neighbours
-        past, kept = list(memory), []
+        # A soft clamp: one wild latent cannot flood its neighbours.
+        x = functional.relu(self.inlet(torch.tanh(z / 3) * 3))
+        kept: list[Tensor] = []
         for index, stage in enumerate(self.stages):
             if index:
                 x = functional.interpolate(self.grows[index - 1](x, batch), scale_factor=2, mode="nearest")
                 x = self.ups[index - 1](x)
-            for block in stage:  # type: ignore[union-attr]
-                x, last = block(x, past[len(kept)])
+            for block in cast(nn.ModuleList, stage):
+                x, last = block(x, memory[len(kept)])
                 kept.append(last)
         return functional.pixel_shuffle(self.outlet(x), 2), tuple(kept)
 
@@ -173,8 +178,9 @@ class StreamingCodec(nn.Module):
             memory: what the last call returned; None at the beginning.
 
         Returns:
-            Frames [B, T, 3, H, W], roughly in [-1, 1] (not clamped), and the memory for the next call. T = 4t, and three
-            less at the beginning. `memory` itself is never written to: a caller that drops the result has changed nothing.
+            Frames [B, T, 3, H, W], roughly in [-1, 1] (not clamped), and the memory for the next call. T = 4t, and
+            three less at the beginning. `memory` itself is never written to: a caller that drops the result has
+            changed nothing.
         """
         batch, _, _, rows, columns = latents.shape
         is_first = memory is None
@@ -193,13 +199,12 @@ class StreamingCodec(nn.Module):
 
 
 def _zeros(stages: nn.ModuleList, scales: tuple[int, ...], batch: int, rows: int, columns: int, like: Tensor) -> Memory:
-    return tuple(
-        like.new_zeros(batch, block.conv[0].out_channels, rows * scale, columns * scale).contiguous(
-            memory_format=torch.channels_last
-        )
+    sizes = [
+        (batch, cast(MemoryBlock, block).width, rows * scale, columns * scale)
         for stage, scale in zip(stages, scales, strict=True)
-        for block in stage  # type: ignore[union-attr]
-    )
+        for block in cast(nn.ModuleList, stage)
+    ]
+    return tuple(like.new_zeros(size).contiguous(memory_format=torch.channels_last) for size in sizes)
 
 
 def _time_major(clips: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 They depend on the camera alone, not on the noise level, the latent or the prompt, so one immutable object serves all
 denoising steps of a chunk and its context pass. There is no key and no look-up that could go stale: the chunk makes the
-object, holds it, and drops it. (A key of address, shape and version was measured unsound: allocators give addresses back.)
+object, holds it, and drops it. (A key of address, shape and version was measured unsound: allocators give addresses
+back.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from worldmodel.transformer import Block, CausalWorldTransformer
 
 @dataclass(frozen=True)
 class ChunkConditioning:
-    """What one chunk's camera does to each layer. Layers beyond the byte budget hold None and are computed in each pass."""
+    """What one chunk's camera does to each layer; a layer beyond the byte budget holds None, each pass computes it."""
 
     camera_tokens: Tensor  # [1, L, dim]
     held: tuple[tuple[Tensor, Tensor] | None, ...]  # scale and shift [1, L, dim] a layer

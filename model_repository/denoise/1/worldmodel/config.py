@@ -100,7 +100,7 @@ class WorldConfig:
             raise ValueError(f"{self.name}: translation_rule {self.translation_rule!r} is unknown")
         if not self.timesteps or list(self.timesteps) != sorted(set(self.timesteps), reverse=True):
             raise ValueError(f"{self.name}: timesteps must fall strictly, got {self.timesteps}")
-        if not (0 < self.timesteps[-1] and self.timesteps[0] <= 1000):
+        if not (self.timesteps[-1] > 0 and self.timesteps[0] <= 1000):
             raise ValueError(f"{self.name}: timesteps lie in (0, 1000], got {self.timesteps}")
         for name in ("shift", "translation_scale"):
             value = getattr(self, name)

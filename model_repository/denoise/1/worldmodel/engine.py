@@ -1,11 +1,13 @@
 """Threads, queues, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
 
-One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one chunk
-each. One emitter thread copies frames to the host and sends every answer, so that the next chunk is computed meanwhile and the
-answers of a request keep their order. `submit` only looks into the table and queues.
+One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one
+chunk each. `submit` only looks into the table and queues; the emitter answers.
 
-A session exists from its accepted start on. A start that is cancelled before anything was computed leaves no session; later
-cancels and errors leave it as it was before the chunk.
+Before the last answer to a request goes out, the table and the metrics say that the request is done: a client that has
+its answer can start the same id again, and finds the gauges as they should be.
+
+A session exists from its accepted start on. A start that is cancelled before anything was computed leaves no session;
+later cancels and errors leave it as it was before the chunk.
 """
 
 from __future__ import annotations
@@ -18,47 +20,26 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Protocol
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from worldmodel.errors import BusyError, CancelledError, InternalError, SessionNotFoundError, UnavailableError, WorldError
+from worldmodel.emitter import Emitter, Failure, Frames, Nothing, Reply
+from worldmodel.errors import (
+    BusyError,
+    CancelledError,
+    InternalError,
+    SessionNotFoundError,
+    UnavailableError,
+    WorldError,
+)
 from worldmodel.request import Request
 from worldmodel.serving import ServingConfig
-from worldmodel.session import Entry, SessionId, SessionTable
-from worldmodel.world import Chunk, Pixels, World
+from worldmodel.session import Entry, Session, SessionId, SessionTable
+from worldmodel.world import World
 
 log = logging.getLogger("worldstream")
 
 SWEEP_S = 0.5  # how often an idle engine looks for expired sessions
-EMITTER_DEPTH = 4  # chunks between computing and sending; computing waits beyond
 
-
-@dataclass(frozen=True)
-class Batch:
-    """One response: some frames of one chunk, and the header tensors."""
-
-    frames: Pixels  # [n, H, W, 3]
-    frame_index: NDArray[np.int64]  # [n]
-    chunk: tuple[int, int, int]  # chunk_index, part_index, num_parts
-    event_id: int
-    timings_ms: tuple[float, ...]  # queued, condition, denoise, decode, transfer, total
-    is_last: bool  # carries the final flag
-
-
-class Reply(Protocol):
-    """Where the answers to one request go. Exactly one call carries the final flag: `fail`, or a batch that is last."""
-
-    def send(self, batch: Batch) -> None:
-        """Send one response."""
-
-    def fail(self, error: WorldError) -> None:
-        """Send the error and the final flag, once."""
-
-    def is_cancelled(self) -> bool:
-        """Whether the client has gone or cancelled."""
+Answer = Frames | Nothing | Failure
 
 
 @dataclass(frozen=True)
@@ -90,20 +71,6 @@ class Job:
     reply: Reply
     waiting_since_s: float
     chunks_done: int = 0
-
-
-@dataclass(frozen=True)
-class Emission:
-    """What the emitter does next: send a chunk's frames, or something short."""
-
-    job: Job
-    chunk: Chunk | None = None
-    chunk_index: int = 0
-    first_frame: int = 0
-    queued_ms: float = 0.0
-    began_s: float = 0.0
-    is_last: bool = False
-    error: WorldError | None = None
 
 
 @dataclass
@@ -146,9 +113,8 @@ class Engine:
         self._num_chunks = 0
         self._num_frames = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
-        self._emissions: queue.Queue[Emission | None] = queue.Queue(EMITTER_DEPTH)
+        self._emitter = Emitter(serving.response_bytes)
         self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
-        self._emitter = threading.Thread(target=self._run_emitter, name="worldstream-emitter", daemon=True)
 
     def start(self) -> World:
         """Make the world on the compute thread and return it (to look at: only that thread computes with it).
@@ -161,7 +127,7 @@ class Engine:
         if isinstance(made, BaseException):
             raise made
         self._session_bytes = made.session_bytes()
-        self._emitter.start()
+        self._emitter.start(made.device)
         return made
 
     def submit(self, request: Request, reply: Reply) -> None:
@@ -184,11 +150,7 @@ class Engine:
             self._is_closing = True
             self._changed.notify()
         self._compute.join(timeout_s)
-        if self._emitter.is_alive():
-            self._emissions.put(None)
-            self._emitter.join(timeout_s)
-
-    # --- admission, under the lock ---
+        self._emitter.close(timeout_s)
 
     def _admit(self, request: Request, now_s: float) -> SessionId:
         is_bare_end = request.num_chunks == 0
@@ -227,8 +189,6 @@ class Engine:
                 self._table.remove(session)
                 log.info("a session expired after %.0f s without a request", self._serving.session_idle_timeout_s)
 
-    # --- the compute thread ---
-
     def _run_compute(self) -> None:
         try:
             self._world = self._make_world()
@@ -238,12 +198,16 @@ class Engine:
         self._ready.put(self._world)
         while (turn := self._next_turn()) is not None:
             session, job = turn
-            is_done = self._serve(self._table.entries[session], job)
+            answer, is_done = self._serve(self._table.entries[session], job)
             with self._changed:
-                self._after_turn(session, job, is_done)
-            self._on_change(self.stats())
+                others = self._after_turn(session, job, is_done)
+            if is_done:
+                self._report()
+            for each in (answer, *others):
+                self._emitter.put(each)
+            if not is_done:  # frames first, then the metrics
+                self._report()
         self._refuse_all()
-        self._on_change(self.stats())
 
     def _next_turn(self) -> tuple[SessionId, Job] | None:
         """The next session that has work, and its first request; None when closing."""
@@ -255,55 +219,55 @@ class Engine:
                 before = len(self._table.entries)
                 self._drop_expired(time.monotonic())
                 if len(self._table.entries) != before:
-                    self._on_change(self.stats())
+                    self._report()
                 self._changed.wait(SWEEP_S)
             return None
 
-    def _serve(self, entry: Entry, job: Job) -> bool:
-        """Compute one chunk of a request, or answer it otherwise; True when the request is done with."""
+    def _serve(self, entry: Entry, job: Job) -> tuple[Answer, bool]:
+        """Compute one chunk of a request, or find another answer; and whether the request is done with."""
         began = time.monotonic()
         try:
             if job.request.num_chunks == 0:
-                self._emit(Emission(job, chunk_index=entry.session.chunk_index if entry.session else 0, is_last=True))
-                return True
+                return self._nothing(entry, job), True
             self._poll(entry, job)
             if entry.session is None:
                 entry.session = self._start_session(job.request)
-            self._poll(entry, job)
-            return self._serve_chunk(entry, job, began)
+            return self._serve_chunk(entry.session, entry, job, began)
         except WorldError as error:
-            self._emit(Emission(job, error=error))
+            return Failure(job.reply, error), True
         except Exception:
             reference = secrets.token_hex(4)
             log.exception("INTERNAL %s", reference)
-            self._emit(Emission(job, error=InternalError(f"the chunk failed; the server's log has it as {reference}")))
-        return True
+            return Failure(job.reply, InternalError(f"the chunk failed; the server's log has it as {reference}")), True
 
-    def _serve_chunk(self, entry: Entry, job: Job, began_s: float) -> bool:
-        session = entry.session
-        assert session is not None
+    def _serve_chunk(self, session: Session, entry: Entry, job: Job, began_s: float) -> tuple[Frames, bool]:
         controls = job.request.controls(job.chunks_done, session.config.chunk_latent_frames)
         chunk = self._world.next_chunk(session, controls, lambda: self._poll(entry, job))
-        is_done = job.chunks_done + 1 == job.request.num_chunks
-        self._emit(
-            Emission(
-                job,
-                chunk,
-                session.chunk_index,
-                session.next_frame,
-                queued_ms=1e3 * (began_s - job.waiting_since_s),
-                began_s=began_s,
-                is_last=is_done,
-            )
+        job.chunks_done += 1
+        is_done = job.chunks_done == job.request.num_chunks
+        frames = Frames(
+            job.reply,
+            chunk.frames,
+            first_frame=session.next_frame,
+            chunk_index=session.chunk_index,
+            event_id=job.request.event_id,
+            timings=chunk.timings,
+            queued_ms=1e3 * (began_s - job.waiting_since_s),
+            began_s=began_s,
+            is_last=is_done,
         )
         session.commit(chunk.staged)
-        job.chunks_done += 1
         job.waiting_since_s = time.monotonic()
         self._num_chunks += 1
         self._num_frames += len(chunk.frames)
-        return is_done
+        return frames, is_done
 
-    def _start_session(self, request: Request):  # noqa: ANN202 (Session, which this file does not look into)
+    def _nothing(self, entry: Entry, job: Job) -> Nothing:
+        config = self._world.config
+        chunk_index = 0 if entry.session is None else entry.session.chunk_index
+        return Nothing(job.reply, (config.height_px, config.width_px), chunk_index, job.request.event_id)
+
+    def _start_session(self, request: Request) -> Session:
         assert request.picture is not None
         return self._world.start(
             request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit
@@ -316,37 +280,50 @@ class Engine:
         if entry.is_stopped:
             raise CancelledError("request: its session was ended while it ran or waited")
         if job.reply.is_cancelled():
-            left = "the session was not started" if entry.session is None else "the session is as it was before this chunk"
+            left = (
+                "the session was not started" if entry.session is None else "the session is as it was before this chunk"
+            )
             raise CancelledError(f"request: cancelled by the client; {left}")
 
-    def _after_turn(self, session: SessionId, job: Job, is_done: bool) -> None:
+    def _after_turn(self, session: SessionId, job: Job, is_done: bool) -> list[Answer]:
+        """Bring table and queues up to date; the answers to requests that have nobody left to serve them."""
         entry, lane = self._table.entries[session], self._queues.lanes[session]
         entry.last_used_s = time.monotonic()
+        answers: list[Answer] = []
         if is_done:
             lane.popleft()
             if job.request.is_end or entry.session is None:
-                self._free(session, lane)
+                answers = self._free(entry, lane)
         if lane:
             self._queues.turns.append(session)
         else:
             del self._queues.lanes[session]
+        return answers
 
-    def _free(self, session: SessionId, lane: deque[Job]) -> None:
+    def _free(self, entry: Entry, lane: deque[Job]) -> list[Answer]:
         """Forget a session; requests that waited behind its end, or behind a start that failed, go with it."""
-        self._table.remove(session)
-        gone = "sequence_id: the session was ended, or its start failed, before this request ran"
-        while lane:
-            job = lane.popleft()
-            is_bare_end = job.request.num_chunks == 0  # what it asks for has come true
-            self._emit(Emission(job, is_last=True) if is_bare_end else Emission(job, error=SessionNotFoundError(gone)))
+        self._table.remove(entry.id)
+        jobs = list(lane)
+        lane.clear()
+        gone = SessionNotFoundError("sequence_id: the session was ended, or its start failed, before this request ran")
+        # What a bare end asks for has come true.
+        return [self._nothing(entry, job) if job.request.num_chunks == 0 else Failure(job.reply, gone) for job in jobs]
 
     def _refuse_all(self) -> None:
         with self._changed:
-            for lane in self._queues.lanes.values():
-                for job in lane:
-                    self._emit(Emission(job, error=UnavailableError("engine: the server is shutting down")))
+            jobs = [job for lane in self._queues.lanes.values() for job in lane]
             self._queues = _Queues()
             self._table.entries.clear()
+        self._report()
+        for job in jobs:
+            self._emitter.put(Failure(job.reply, UnavailableError("engine: the server is shutting down")))
+
+    def _report(self) -> None:
+        try:
+            self._on_change(self.stats())
+        except Exception:
+            # A metric that cannot be written must not stop the world.
+            log.exception("the metrics could not be brought up to date")
 
     def stats(self) -> Stats:
         """Counts and gauges of this moment."""
@@ -367,74 +344,3 @@ class Engine:
             queued_requests=num_waiting,
             conditioner_bytes=counters.conditioner_bytes,
         )
-
-    # --- the emitter thread ---
-
-    def _emit(self, emission: Emission) -> None:
-        self._emissions.put(emission)
-
-    def _run_emitter(self) -> None:
-        download = Download(self._world.device)
-        while (emission := self._emissions.get()) is not None:
-            try:
-                self._answer(emission, download)
-            except Exception:
-                # The client is gone, or Triton refused the response: this request is lost, the next one is not.
-                log.exception("an answer could not be sent")
-
-    def _answer(self, emission: Emission, download: Download) -> None:
-        reply, request = emission.job.reply, emission.job.request
-        if emission.error is not None:
-            reply.fail(emission.error)
-        elif emission.chunk is None:
-            config = self._world.config
-            nothing = np.zeros((0, config.height_px, config.width_px, 3), np.uint8)
-            index, place = np.zeros(0, np.int64), (emission.chunk_index, 0, 1)
-            reply.send(Batch(nothing, index, place, request.event_id, (0.0,) * 6, is_last=True))
-        else:
-            self._send_chunk(emission, emission.chunk, download)
-
-    def _send_chunk(self, emission: Emission, chunk: Chunk, download: Download) -> None:
-        began = time.monotonic()
-        frames = download.to_host(chunk.frames)
-        size = max(1, self._serving.response_bytes // frames[0].nbytes)
-        num_parts = -(-len(frames) // size)
-        for part in range(num_parts):
-            some = frames[part * size : (part + 1) * size]
-            first = emission.first_frame + part * size
-            now = time.monotonic()
-            timings = (
-                emission.queued_ms,
-                chunk.timings.condition_ms,
-                chunk.timings.denoise_ms,
-                chunk.timings.decode_ms,
-                1e3 * (now - began),
-                1e3 * (now - emission.began_s),
-            )
-            emission.job.reply.send(
-                Batch(
-                    some,
-                    np.arange(first, first + len(some), dtype=np.int64),
-                    (emission.chunk_index, part, num_parts),
-                    emission.job.request.event_id,
-                    timings,
-                    is_last=emission.is_last and part + 1 == num_parts,
-                )
-            )
-
-
-class Download:
-    """Device -> host copies, on a stream of their own through pinned memory where the device is a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def to_host(self, frames: torch.Tensor) -> Pixels:
-        """A finished [n, H, W, 3] uint8 tensor as an array; no copy where it is on the host already."""
-        if self._stream is None:
-            return frames.numpy()
-        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
-        with torch.cuda.stream(self._stream):
-            host.copy_(frames, non_blocking=True)
-        self._stream.synchronize()
-        return host.numpy()

@@ -1,9 +1,9 @@
 """Hold this code against vectors that other implementations made: `python -m worldmodel.golden FOLDER`.
 
-A folder has config.json, weights.safetensors (official key names) and vectors.safetensors. Two kinds, told apart by their
-config: "window" (LingBot-World's own modules, one window of latent frames) and "stream" (a causal implementation, chunk by
-chunk, through our session, cache and sampler, with the given noise). Prints the largest error of each vector and exits with
-1 if one is beyond its tolerance.
+A folder has config.json, weights.safetensors (official key names) and vectors.safetensors. There are two kinds, told
+apart by their config: "window" (LingBot-World's own modules, one window of latent frames) and "stream" (a causal
+implementation, chunk by chunk, through our session, cache and sampler, with the given noise). Prints the largest error
+of each vector and exits with 1 if one is beyond its tolerance.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from worldmodel import camera as cam
 from worldmodel.checkpoint import load_strict
-from worldmodel.codec import StreamingCodec
 from worldmodel.clip_poses import latent_frame_poses, published_relative_poses
+from worldmodel.codec import StreamingCodec
 from worldmodel.conditioner import condition_chunk
 from worldmodel.config import PATCH, SPATIAL_STRIDE, CodecConfig, TransformerConfig, WorldConfig
 from worldmodel.layers import rotary_table
@@ -99,7 +99,9 @@ def _check_camera(world: World, vectors: Mapping[str, Tensor]) -> Iterator[Resul
     relative = published_relative_poses(poses)
     given = vectors["intrinsics_832x480"].double().numpy()[:1]
     intrinsics = cam.fit_intrinsics(given, PUBLISHED_PX, (config.height_px, config.width_px), "stretch")
-    rays = cam.ray_map(relative.double().numpy(), np.tile(intrinsics, (len(poses), 1)), config.height_px, config.width_px)
+    rays = cam.ray_map(
+        relative.double().numpy(), np.tile(intrinsics, (len(poses), 1)), config.height_px, config.width_px
+    )
     ours = {
         "poses_per_latent_frame": poses,
         "relative_poses": relative,
@@ -109,7 +111,9 @@ def _check_camera(world: World, vectors: Mapping[str, Tensor]) -> Iterator[Resul
     }
     for name, value in ours.items():
         if name in vectors:
-            yield _compare(name, value, vectors[name], INTRINSICS_TOLERANCE if "intrinsics" in name else CAMERA_TOLERANCE)
+            yield _compare(
+                name, value, vectors[name], INTRINSICS_TOLERANCE if "intrinsics" in name else CAMERA_TOLERANCE
+            )
 
 
 def _check_window(world: World, vectors: Mapping[str, Tensor]) -> Iterator[Result]:

@@ -1,7 +1,7 @@
-"""The rolling window of keys and values of one session. Knows latent frames and slots; no model, no chunk size's meaning.
+"""The rolling window of keys and values of one session. Knows latent frames and slots, and no model.
 
-A slot holds one latent frame. Keys carry their position already (they are rotated before they are written), so attention
-does not care in which slot a frame sits: nothing is ever shifted, an evicted frame's slot is taken by a new one.
+A slot holds one latent frame. Keys carry their position already (they are rotated before they are written), so
+attention does not care in which slot a frame sits: nothing is ever shifted, a new frame takes an evicted one's slot.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def place(frames: tuple[int | None, ...], new: range, sink: int) -> Placement:
 class KVCache:
     """Keys and values of all layers, allocated once: [1, H, window * tokens_per_frame, D] a layer.
 
-    Staging is safe without a copy. A chunk writes only into free slots and into those of the frames that it evicts, and no
-    later chunk of that size could see those frames: an abandoned chunk leaves nothing behind that is ever read.
+    Staging is safe without a copy. A chunk writes only into free slots and into those of the frames that it evicts,
+    and no later chunk of that size could see those frames: an abandoned chunk leaves nothing behind that is ever read.
     """
 
     def __init__(

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from worldmodel import camera as cam
 from worldmodel.config import WorldConfig
 from worldmodel.errors import InvalidInputError, TooLargeError
+from worldmodel.pixels import Pixels
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.serving import ServingConfig
 from worldmodel.session import SessionId
-from worldmodel.world import Controls, Pixels
+from worldmodel.world import Controls
 
 PARAMETERS = ("fit", "session", "session_start", "session_end")
 FITS = ("crop", "stretch")
@@ -143,7 +144,7 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
             raise InvalidInputError("parameter 'session': wanted an id beside session_start or session_end, got none")
         return None, False, False, parameters
     name = parameters["session"]
-    if isinstance(name, bool) or not isinstance(name, int | str) or name in (0, ""):
+    if type(name) not in (int, str) or name in (0, ""):
         raise InvalidInputError(f"parameter 'session': wanted a non-empty string or an integer above 0, got {name!r}")
     return ("sequence" if isinstance(name, int) else "name", name), is_start, is_end, parameters
 
@@ -222,7 +223,9 @@ def _num_chunks(
     config: WorldConfig,
     serving: ServingConfig,
 ) -> int:
-    name, steered = ("actions", len(actions)) if actions is not None else ("cam_to_world", 0 if poses is None else len(poses))
+    name, steered = (
+        ("actions", len(actions)) if actions is not None else ("cam_to_world", 0 if poses is None else len(poses))
+    )
     filled = -(-steered // config.chunk_latent_frames)
     num_chunks = _scalar(tensors, "num_chunks")
     if num_chunks is None:

@@ -37,7 +37,8 @@ def sample_chunk(
         watch: sees each step's velocity.
 
     Returns:
-        The clean latent [1, C, T, h, w]. The last pass, at t = 0, has overwritten the keys and values of the noisy steps.
+        The clean latent [1, C, T, h, w]. The last pass, at t = 0, has overwritten the keys and values of the noisy
+        steps.
     """
     x = draw_noise()
     for step, sigma in enumerate(sigmas):

@@ -1,7 +1,7 @@
 """One session's whole state, and the table of sessions. Decides who may come and who must go; does nothing itself.
 
-A chunk works on a `Staged` copy of the small state and on cache slots that nobody can see yet; `Session.commit` makes it the
-session's own. Dropping a `Staged` leaves the session exactly as it was.
+A chunk works on a `Staged` copy of the small state and on cache slots that nobody can see yet; `Session.commit` makes
+it the session's own. Dropping a `Staged` leaves the session exactly as it was.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The causal diffusion transformer: Wan 2.x blocks plus LingBot-World's camera conditioner.
 
 Modules and parameters carry LingBot-World's own names, so that its checkpoints load strictly. Knows nothing of sessions
-or schedules. Letters: B batch, T latent frames, h x w latent cells, L = T * (h / 2) * (w / 2) tokens, H heads, D channels
-of a head, S prompt tokens.
+or schedules. Letters: B batch, T latent frames, h x w latent cells, L = T * (h / 2) * (w / 2) tokens, H heads, D
+channels of a head, S prompt tokens.
 
-A block takes hidden states and nothing else: all that differs from layer to layer, session to session or step to step is
-bound to the block as tensor attributes beforehand. A step cache can then run or skip blocks as it likes, and a compiled
-block is one graph for all layers (a list indexed by the layer's number would be one graph each).
+A block takes hidden states and nothing else: all that differs from layer to layer, session to session or step to step
+is bound to the block as tensor attributes beforehand. A step cache can then run or skip blocks as it likes, and a
+compiled block is one graph for all layers (a list indexed by the layer's number would be one graph each).
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class CausalWorldTransformer(nn.Module):
     def embed_time(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
         """[B] or [B, L] in [0, 1000] -> for the head [B, 1 or L, dim], and for the blocks [B, 1 or L, 6, dim]."""
         waves = sinusoid(timesteps if timesteps.dim() == 2 else timesteps[:, None], self.config.freq_dim)
-        time = self.time_embedding(waves.type_as(self.time_embedding[0].weight))
+        time = self.time_embedding(waves.to(self.patch_embedding.weight.dtype))
         return time, self.time_projection(time).unflatten(-1, (6, -1))
 
     def embed_text(self, text: Tensor) -> Tensor:

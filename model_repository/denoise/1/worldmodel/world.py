@@ -14,9 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
@@ -24,13 +22,12 @@ from worldmodel.conditioner import ChunkConditioning, condition_chunk
 from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig, frames_of_chunk
 from worldmodel.kv_cache import KVCache, Placement
 from worldmodel.layers import rotary_table
+from worldmodel.pixels import Pixels, fit_picture, to_device, to_uint8
 from worldmodel.prompt import HashedWords
 from worldmodel.sampler import Watch, sample_chunk
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.session import Prompt, Session, Staged
 from worldmodel.transformer import Block, CausalWorldTransformer
-
-Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,8 @@ class World:
         self.device = device
         self.dtype = dtype
         self.transformer = transformer.eval().requires_grad_(False).to(device, dtype)
-        self.codec = codec.eval().requires_grad_(False).to(device, memory_format=torch.channels_last)
+        self.codec = codec.eval().requires_grad_(False).to(device)
+        self.codec.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # Taken once: a step cache that is mounted later swaps the transformer's own list during a forward.
         self.blocks: tuple[Block, ...] = tuple(self.transformer.blocks)  # type: ignore[arg-type]
         self.conditioner_budget_bytes = conditioner_budget_bytes
@@ -173,11 +171,12 @@ class World:
     def picture_condition(self, picture: Pixels, fit: str) -> Tensor:
         """`encode_condition` of a picture [H, W, 3], fitted; a picture that was seen lately is not encoded again.
 
-        The picture is hashed here, once a session, and nowhere else. A digest that a client sends is not trusted: it could
-        give one client's picture to another.
+        The picture is hashed here, once a session, and nowhere else. A digest that a client sends is not trusted: it
+        could give one client's picture to another.
         """
         config = self.config
-        key = hashlib.blake2b(np.ascontiguousarray(picture), digest_size=16, key=f"{picture.shape} {fit}".encode()).digest()
+        name = f"{picture.shape} {fit}".encode()
+        key = hashlib.blake2b(np.ascontiguousarray(picture).data, digest_size=16, key=name).digest()
         if key in self._picture_conditions:
             self.counters.picture_cache_hits += 1
             self._picture_conditions.move_to_end(key)
@@ -196,8 +195,8 @@ class World:
             picture: [3, H, W] in [-1, 1].
 
         Returns:
-            [4 + C, condition_latent_frames, h, w], the model's dtype. The latents settle after a few frames, which is why a
-            bounded prefix is enough for a session without end.
+            [4 + C, condition_latent_frames, h, w], the model's dtype. The latents settle after a few frames, which is
+            why a bounded prefix is enough for a session without end.
         """
         num_latents = self.config.condition_latent_frames
         clip = picture.new_zeros(1, 1 + TIME_STRIDE * (num_latents - 1), *picture.shape)
@@ -293,7 +292,9 @@ class World:
         self.counters.conditioner_bytes = conditioning.held_bytes
         return conditioning
 
-    def bind_chunk(self, session: Session, placement: Placement, prompt: Prompt, conditioning: ChunkConditioning) -> None:
+    def bind_chunk(
+        self, session: Session, placement: Placement, prompt: Prompt, conditioning: ChunkConditioning
+    ) -> None:
         config, transformer = self.config, self.config.transformer
         rows, columns = config.latent_height // PATCH, config.latent_width // PATCH
         cos, sin = rotary_table(
@@ -366,36 +367,3 @@ class World:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-
-
-def to_device(data: Tensor | NDArray[np.generic], device: torch.device) -> Tensor:
-    """Put data on an explicit device, once: no staging copy where it is there already."""
-    tensor = data if isinstance(data, Tensor) else torch.from_numpy(data)
-    return tensor.to(device, non_blocking=True)
-
-
-def fit_picture(picture: Tensor, height_px: int, width_px: int, fit: str) -> Tensor:
-    """Scale a picture to the model's size, antialiased.
-
-    Args:
-        picture: [H, W, 3] uint8.
-        fit: "crop" covers both sides and cuts the centre; "stretch" scales each side by itself.
-
-    Returns:
-        [3, height_px, width_px] float32 in [-1, 1].
-    """
-    x = picture.permute(2, 0, 1)[None].float()
-    if fit == "crop":
-        scale = max(height_px / x.shape[2], width_px / x.shape[3])
-        # The part of the picture that is kept; a centre crop before scaling equals one after it.
-        keep_height, keep_width = round(height_px / scale), round(width_px / scale)
-        top, left = (x.shape[2] - keep_height) // 2, (x.shape[3] - keep_width) // 2
-        x = x[:, :, top : top + keep_height, left : left + keep_width]
-    if x.shape[2:] != (height_px, width_px):
-        x = functional.interpolate(x, (height_px, width_px), mode="bilinear", antialias=True, align_corners=False)
-    return (x[0] / 127.5 - 1).clamp(-1, 1)
-
-
-def to_uint8(frames: Tensor) -> Tensor:
-    """[n, 3, H, W] in [-1, 1] -> [n, H, W, 3] uint8, rounded, on the same device."""
-    return ((frames + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()

@@ -1,0 +1,171 @@
+"""The thread that answers: device -> host copies and all sending, so that the next chunk is computed meanwhile.
+
+One thread sends everything that the engine answers, so the answers to a request keep their order. Knows how a chunk's
+frames become responses; knows nothing of sessions' state, turns, or Triton.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldmodel.errors import WorldError
+from worldmodel.pixels import Pixels
+from worldmodel.world import Timings
+
+log = logging.getLogger("worldstream")
+
+DEPTH = 4  # chunks between computing and sending; computing waits beyond
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One response: some frames of one chunk, and the header tensors."""
+
+    frames: Pixels  # [n, H, W, 3]
+    frame_index: NDArray[np.int64]  # [n]
+    chunk: tuple[int, int, int]  # chunk_index, part_index, num_parts
+    event_id: int
+    timings_ms: tuple[float, ...]  # queued, condition, denoise, decode, transfer, total
+    is_last: bool  # carries the final flag
+
+
+class Reply(Protocol):
+    """Where the answers to one request go. Exactly one call carries the final flag: `fail`, or a batch that is last."""
+
+    def send(self, batch: Batch) -> None:
+        """Send one response."""
+
+    def fail(self, error: WorldError) -> None:
+        """Send the error and the final flag, once."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or cancelled."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A finished chunk to be sent."""
+
+    reply: Reply
+    frames: torch.Tensor  # [n, H, W, 3] uint8, on the device
+    first_frame: int
+    chunk_index: int
+    event_id: int
+    timings: Timings
+    queued_ms: float
+    began_s: float  # monotonic
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An answer without frames: what was asked for has come true."""
+
+    reply: Reply
+    frame_px: tuple[int, int]
+    chunk_index: int
+    event_id: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A refusal or failure to be sent."""
+
+    reply: Reply
+    error: WorldError
+
+
+class Emitter:
+    """Sends what it is given, in order, on a thread of its own."""
+
+    def __init__(self, response_bytes: int) -> None:
+        self._response_bytes = response_bytes
+        self._queue: queue.Queue[Frames | Nothing | Failure | None] = queue.Queue(DEPTH)
+        self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
+        self._download = Download(torch.device("cpu"))
+
+    def start(self, device: torch.device) -> None:
+        """Begin to send; frames come from this device."""
+        self._download = Download(device)
+        self._thread.start()
+
+    def put(self, answer: Frames | Nothing | Failure) -> None:
+        """Send this after all that came before; waits while too much is under way."""
+        self._queue.put(answer)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is left, then stop."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (answer := self._queue.get()) is not None:
+            try:
+                self._send(answer)
+            except Exception:
+                # The client is gone, or Triton refused the response: this request is lost, the next one is not.
+                log.exception("an answer could not be sent")
+
+    def _send(self, answer: Frames | Nothing | Failure) -> None:
+        if isinstance(answer, Failure):
+            answer.reply.fail(answer.error)
+        elif isinstance(answer, Nothing):
+            nothing, place = np.zeros((0, *answer.frame_px, 3), np.uint8), (answer.chunk_index, 0, 1)
+            answer.reply.send(Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last=True))
+        else:
+            self._send_frames(answer)
+
+    def _send_frames(self, answer: Frames) -> None:
+        began = time.monotonic()
+        frames = self._download.to_host(answer.frames)
+        size = max(1, self._response_bytes // frames[0].nbytes)
+        num_parts = -(-len(frames) // size)
+        for part in range(num_parts):
+            some = frames[part * size : (part + 1) * size]
+            first = answer.first_frame + part * size
+            now = time.monotonic()
+            timings = (
+                answer.queued_ms,
+                answer.timings.condition_ms,
+                answer.timings.denoise_ms,
+                answer.timings.decode_ms,
+                1e3 * (now - began),
+                1e3 * (now - answer.began_s),
+            )
+            answer.reply.send(
+                Batch(
+                    some,
+                    np.arange(first, first + len(some), dtype=np.int64),
+                    (answer.chunk_index, part, num_parts),
+                    answer.event_id,
+                    timings,
+                    is_last=answer.is_last and part + 1 == num_parts,
+                )
+            )
+
+
+class Download:
+    """Device -> host copies, on a stream of their own through pinned memory where the device is a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def to_host(self, frames: torch.Tensor) -> Pixels:
+        """A finished [n, H, W, 3] uint8 tensor as an array; no copy where it is on the host already."""
+        if self._stream is None:
+            return frames.numpy()
+        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
+        with torch.cuda.stream(self._stream):
+            host.copy_(frames, non_blocking=True)
+        self._stream.synchronize()
+        return host.numpy()

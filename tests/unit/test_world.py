@@ -1,0 +1,212 @@
+"""A session's chunks, without threads: determinism, staging, conditioner reuse, steering."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from worldmodel.errors import CancelledError
+from worldmodel.pixels import fit_picture, to_uint8
+from worldmodel.world import Controls
+
+from tests.unit.worlds import TINY, picture, tiny_world
+
+
+def run(world, session, num_chunks, controls=None, **changes):
+    """Compute and commit chunks; their frames joined."""
+    frames = []
+    for _ in range(num_chunks):
+        chunk = world.next_chunk(session, controls or Controls(**changes), lambda: None)
+        session.commit(chunk.staged)
+        frames.append(chunk.frames.numpy())
+    return np.concatenate(frames)
+
+
+def test_the_first_chunk_has_nine_frames_and_later_ones_twelve():
+    world = tiny_world()
+    session = world.start(picture())
+    assert [len(run(world, session, 1)) for _ in range(3)] == [9, 12, 12]
+    assert (session.next_frame, session.next_latent_frame, session.chunk_index) == (33, 9, 3)
+
+
+def test_equal_inputs_give_equal_bytes_past_the_roll():
+    one, two = tiny_world(), tiny_world()
+    assert np.array_equal(
+        run(one, one.start(picture(), "day", 5), 5, actions=("w", "wl", "")),
+        run(two, two.start(picture(), "day", 5), 5, actions=("w", "wl", "")),
+    )
+
+
+@pytest.mark.parametrize("reuse_budget", [0, 30_000])
+def test_frames_are_bit_equal_without_conditioner_reuse(reuse_budget):
+    with_reuse, without = tiny_world(), tiny_world(conditioner_budget_bytes=reuse_budget)
+    assert np.array_equal(
+        run(with_reuse, with_reuse.start(picture()), 5, actions=("w", "l", "w")),
+        run(without, without.start(picture()), 5, actions=("w", "l", "w")),
+    )
+
+
+@pytest.mark.parametrize(
+    # 3 layers, 5 passes (4 steps and the context). Scale and shift of a layer: 2 x 18 tokens x 48 x 4 B = 6,912 B.
+    ("budget", "evaluations", "reuses"),
+    [(None, 3, 12), (0, 15, 0), (7000, 1 + 10, 4), (6911, 15, 0)],
+)
+def test_each_layers_conditioner_runs_once_a_chunk_as_far_as_the_budget_holds(budget, evaluations, reuses):
+    world = tiny_world(conditioner_budget_bytes=budget)
+    run(world, world.start(picture()), 1)
+    assert (world.counters.conditioner_evaluations, world.counters.conditioner_reuses) == (evaluations, reuses)
+    assert (world.counters.denoising_steps, world.counters.context_passes) == (4, 1)
+
+
+def test_nothing_of_a_chunk_stays_bound_to_the_blocks():
+    world = tiny_world()
+    run(world, world.start(picture()), 1)
+    assert all(block.camera_scale is None and block.kv_keys is None for block in world.blocks)
+    assert world.counters.conditioner_bytes == 0
+
+
+@pytest.mark.parametrize("step", [0, 2, 4])
+def test_a_chunk_given_up_at_any_step_leaves_the_session_as_it_was(step):
+    world = tiny_world()
+    plain, disturbed = world.start(picture(), seed=3), world.start(picture(), seed=3)
+    wanted = run(world, plain, 6, actions=("w", "l", "w"))
+    calls = 0
+
+    def give_up():
+        nonlocal calls
+        calls += 1
+        if calls > step:
+            raise CancelledError("stop")
+
+    got = []
+    for _ in range(6):
+        calls = 0
+        with pytest.raises(CancelledError):
+            world.next_chunk(disturbed, Controls(actions=("s", "s", "j"), prompt="other"), give_up)
+        got.append(run(world, disturbed, 1, actions=("w", "l", "w")))
+    assert np.array_equal(np.concatenate(got), wanted)
+    assert all(block.camera_scale is None and block.kv_keys is None for block in world.blocks)
+
+
+def test_a_finished_chunk_that_is_not_committed_changes_nothing():
+    world = tiny_world()
+    session = world.start(picture())
+    run(world, session, 4)
+    once = world.next_chunk(session, Controls(actions=("w",) * 3), lambda: None)
+    again = world.next_chunk(session, Controls(actions=("w",) * 3), lambda: None)
+    assert torch.equal(once.frames, again.frames)
+
+
+def test_interleaved_sessions_equal_their_solo_runs():
+    world = tiny_world()
+    moves = [Controls(actions=("w", "w", "l")), Controls(actions=("a", "", "k"), num_steps=2), Controls(prompt="night")]
+    solo = [run(world, world.start(picture(i), seed=i), 5, move) for i, move in enumerate(moves)]
+    sessions = [world.start(picture(i), seed=i) for i in range(3)]
+    parts = [[], [], []]
+    for _ in range(5):
+        for i, session in enumerate(sessions):
+            parts[i].append(run(world, session, 1, moves[i]))
+    for wanted, got in zip(solo, parts, strict=True):
+        assert np.array_equal(np.concatenate(got), wanted)
+
+
+def difference(a, b):
+    return np.abs(a.astype(float) - b.astype(float)).mean()
+
+
+def test_what_steers_a_session_shows_in_its_frames():
+    world = tiny_world()
+    base = run(world, world.start(picture(), "day", 1), 2, actions=("w",) * 3)
+    others = {
+        "seed": run(world, world.start(picture(), "day", 2), 2, actions=("w",) * 3),
+        "picture": run(world, world.start(np.full_like(picture(), 255), "day", 1), 2, actions=("w",) * 3),
+        "actions": run(world, world.start(picture(), "day", 1), 2, actions=("l",) * 3),
+        "prompt": run(world, world.start(picture(), "night", 1), 2, actions=("w",) * 3),
+        "steps": run(world, world.start(picture(), "day", 1), 2, Controls(actions=("w",) * 3, num_steps=7)),
+        "intrinsics": run(
+            world,
+            world.start(picture(), "day", 1),
+            2,
+            Controls(actions=("w",) * 3, intrinsics=np.tile([15.0, 15, 24, 16], (3, 1))),
+        ),
+    }
+    assert {name: difference(base, frames) > 0.5 for name, frames in others.items()} == dict.fromkeys(others, True)
+
+
+def test_a_camera_that_turns_in_the_second_chunk_leaves_the_first_alone():
+    world = tiny_world()
+    one, two = world.start(picture()), world.start(picture())
+    assert np.array_equal(run(world, one, 1), run(world, two, 1))
+    assert difference(run(world, one, 1, actions=("l",) * 3), run(world, two, 1, actions=("j",) * 3)) > 1
+
+
+def test_a_picture_seen_before_is_not_encoded_again():
+    world = tiny_world()
+    first, second = world.start(picture()), world.start(picture())
+    world.start(picture(1))
+    world.start(picture(), fit="stretch")
+    assert (world.counters.pictures_encoded, world.counters.picture_cache_hits) == (3, 1)
+    assert torch.equal(first.condition, second.condition)
+
+
+def test_the_picture_cache_keeps_to_its_budget():
+    world = tiny_world()
+    for seed in (0, *range(1, 40), 0):
+        world.start(picture(seed))
+    assert world.counters.picture_cache_hits == 1
+    world._picture_cache_bytes = 0
+    world.start(picture(77))
+    world.start(picture(77))
+    assert world.counters.picture_cache_hits == 1
+
+
+def test_a_session_weighs_what_was_announced():
+    world = tiny_world()
+    session = world.start(picture(), "day")
+    run(world, session, 2)
+    tensors = [
+        *session.cache.keys,
+        *session.cache.values,
+        *session.prompt.keys,
+        *session.prompt.values,
+        *(session.decoder_memory or ()),
+        session.condition,
+    ]
+    assert sum(tensor.nbytes for tensor in tensors) == world.session_bytes()
+
+
+def test_a_session_goes_on_past_the_end_of_the_published_position_table():
+    world = tiny_world(dataclasses.replace(TINY, timesteps=(1000.0,)))
+    session = world.start(picture())
+    session.next_latent_frame = 1023  # the published table ends at 1024
+    session.cache.frames = (0, 1, 2, 1017, 1018, 1019, 1020, 1021, 1022)
+    assert len(run(world, session, 2)) == 21
+
+
+def test_the_condition_settles_into_black_and_its_last_frame_repeats():
+    world = tiny_world()
+    session = world.start(picture())
+    assert session.condition.shape == (20, 6, 4, 6)
+    assert session.condition[:4, 0].eq(1).all()
+    assert session.condition[:4, 1:].eq(0).all()
+    session.next_latent_frame = 300
+    late = session.condition_of_next_chunk()
+    assert late.shape == (1, 20, 3, 4, 6)
+    assert torch.equal(late[0, :, 2], session.condition[:, 5])
+
+
+def test_a_crop_keeps_the_middle_of_a_wide_picture():
+    wide = torch.zeros(4, 16, 3, dtype=torch.uint8)
+    wide[:, 4:12] = 255
+    assert fit_picture(wide, 4, 8, "crop").eq(1).all()
+    assert not fit_picture(wide, 4, 8, "stretch").eq(1).all()
+
+
+def test_fitting_averages_what_it_shrinks():
+    checks = torch.tensor([[0, 255], [255, 0]], dtype=torch.uint8).repeat(8, 8)[..., None].expand(16, 16, 3)
+    assert fit_picture(checks, 4, 4, "crop").abs().max() < 0.2
+
+
+def test_pixels_are_rounded_not_cut_off():
+    frames = torch.tensor([-2.0, -1.0, -1 + 0.6 / 127.5, 0.0, 1.0, 2.0]).view(1, 1, 1, 6).expand(1, 3, 1, 6)
+    assert to_uint8(frames)[0, 0, :, 0].tolist() == [0, 0, 1, 128, 255, 255]
