@@ -24,7 +24,7 @@ PICTURE ?= client/pictures/start.png
 POSE_RATE ?= frame
 INTRINSICS_SIZE ?= 832x480
 export PICTURE POSES POSE_RATE INTRINSICS INTRINSICS_SIZE ACTIONS PROMPT SEED STEPS CHUNKS
-GENERATE = .venv/bin/worldstream generate "$$PICTURE" --url "$$WORLDSTREAM_GRPC" \
+GENERATE = .venv/bin/worldstream generate "$$PICTURE" \
 	-o demo/world.mp4 --contact-sheet demo/contact_sheet.png \
 	$${POSES:+--path "$$POSES" --pose-rate "$$POSE_RATE"} \
 	$${INTRINSICS:+--intrinsics "$$INTRINSICS" --intrinsics-size "$$INTRINSICS_SIZE"} \

@@ -109,7 +109,7 @@ def generate(
     chunks_per_request: Annotated[int, typer.Option(help="Chunks that one request asks for.")] = 2,
     fps: Annotated[int, typer.Option(help="Frames a second of the MP4.")] = 16,
     contact_sheet: Annotated[Path | None, typer.Option(help="A PNG with some of the frames.")] = None,
-    url: Annotated[str, typer.Option(help="The server's gRPC endpoint.")] = DEFAULT_URL,
+    url: Annotated[str, typer.Option(help="The server's gRPC endpoint.", envvar="WORLDSTREAM_GRPC")] = DEFAULT_URL,
     timeout: Annotated[float, typer.Option(help="Longest wait for a response, in seconds.")] = 60.0,
 ) -> None:
     """Make a film: move a camera through the world behind a picture."""
@@ -142,8 +142,8 @@ def generate(
 
 @app.command()
 def info(
-    url: Annotated[str, typer.Option(help="The server's gRPC endpoint.")] = DEFAULT_URL,
-    metrics_url: Annotated[str | None, typer.Option(help="Its metrics page: 127.0.0.1:8002/metrics.")] = None,
+    url: Annotated[str, typer.Option(help="The server's gRPC endpoint.", envvar="WORLDSTREAM_GRPC")] = DEFAULT_URL,
+    metrics_url: Annotated[str | None, typer.Option(help="Its metrics page.", envvar="WORLDSTREAM_METRICS")] = None,
     timeout: Annotated[float, typer.Option(help="Longest wait for an answer, in seconds.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:

@@ -1,6 +1,7 @@
 """What a server says of itself: readiness, models and the `worldstream_*` metrics."""
 
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,13 +38,15 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 
 def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:
-    """Read the metrics page at `url`, such as http://127.0.0.1:8002/metrics.
+    """Read the metrics page at `url`, such as 127.0.0.1:8002 or http://host/behind/a/proxy.
 
     Raises:
         UnavailableError: if it cannot be read.
     """
     if not url.startswith(("http://", "https://")):
         url = f"http://{url}"
+    if urllib.parse.urlsplit(url).path in ("", "/"):
+        url = f"{url.rstrip('/')}/metrics"  # where Triton has it
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as page:
             return parse_metrics(page.read().decode())

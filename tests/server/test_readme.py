@@ -1,0 +1,60 @@
+"""Every snippet of the README that calls the server, run as it stands there, on this server's ports."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SNIPPET = re.compile(r"<!-- test: (\w+) -->\n```(\w+)\n(.*?)```", re.DOTALL)
+
+pytestmark = pytest.mark.server
+
+
+def snippets():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return {name: (language, code) for name, language, code in SNIPPET.findall(text)}
+
+
+def run(server, name, folder):
+    language, code = snippets()[name]
+    for usual, here in (("8000", server.http), ("8001", server.grpc), ("8002", server.metrics)):
+        code = code.replace(f"localhost:{usual}", here)
+    code = code.replace(" orbit.mp4", f" {folder}/orbit.mp4").replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
+    # The command line's default server is at Triton's usual port; this variable says otherwise.
+    environment = os.environ | {"WORLDSTREAM_GRPC": server.grpc}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_way_to_call_it_has_a_snippet():
+    assert set(snippets()) == {"curl", "python", "cli", "triton"}
+
+
+def test_curl_streams_events(server, tmp_path):
+    out = run(server, "curl", tmp_path)
+    assert out.startswith("data: {")
+    assert '"frame_index":[0,1,2,3,4,5,6,7,8]' in out
+
+
+def test_the_python_client_walks_and_then_turns(server, tmp_path):
+    lines = run(server, "python", tmp_path).splitlines()
+    assert "(9, 96, 160, 3)" in lines[0]
+    assert any("(12, 96, 160, 3)" in line for line in lines)
+    assert lines[-1].startswith("2 1 ")
+
+
+def test_the_command_line_writes_a_film_and_tells_of_the_server(server, tmp_path):
+    out = run(server, "cli", tmp_path)
+    assert "33 frames" in out
+    assert "worldstream_chunks_total" in out
+    assert (tmp_path / "orbit.mp4").stat().st_size > 10_000
+
+
+def test_a_plain_triton_client_is_enough(server, tmp_path):
+    assert run(server, "triton", tmp_path).startswith("(9, 96, 160, 3) [0 1 2 3 4 5 6 7 8]")
