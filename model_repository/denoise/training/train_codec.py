@@ -1,0 +1,200 @@
+"""Train the streaming codec of the embedded world on walks through the courtyard. Goes on where a broken run stopped.
+
+    python model_repository/denoise/training/train_codec.py --minutes 60
+
+Render the data set first or at the same time (render_dataset.py): clips are used as they come. Everything lands in
+<cache>/runs/<name>: checkpoint.pt, codec.safetensors (the moving average, with the latents' statistics), log.jsonl,
+curve.png, samples.png (decoded pictures under true ones).
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from courtyard.dataset import CLIPS_PER_SHARD, ClipStore, DatasetSpec, cache_folder, write_shard
+from numpy.typing import NDArray
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+from workbench import Budget, MovingAverage, Run, cosine_rate, psnr_db, save_curve, save_sheet, step_generator, steps_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
+from worldmodel.codec import StreamingCodec
+from worldmodel.config import EMBEDDED
+
+SHARP_EDGES = 0.25  # weight of the loss on differences between neighbouring pixels
+LATENT_NOISE = 0.12  # the decoder learns to live with errors of the transformer up to this size
+LATENT_SIZE = 1e-4  # a light hand on the latents' size: the decoder clamps them softly at 3
+CROP_SHARE = 0.6  # of the budget is spent on parts of pictures, a third each: more steps, and the same textures
+CROP_PX = (64, 80)
+HELD_OUT_CLIPS = 16
+HELD_OUT_FRAMES = 45
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    cache = options.cache or cache_folder()
+    held_out = DatasetSpec("held_out", seed=0)
+    for shard in range(HELD_OUT_CLIPS // CLIPS_PER_SHARD):
+        write_shard(cache, held_out, shard)
+    train = DatasetSpec("train", options.seed)
+    write_shard(cache, train, 0)
+    trainer = CodecTrainer(options, cache, train, held_out)
+    trainer.train(Budget(options.minutes, options.steps))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60, help="training time over all resumptions of the run")
+    parser.add_argument("--steps", type=int, help="a number of steps instead of minutes")
+    parser.add_argument("--batch", type=int, default=4, help="clips in a step; half as many once pictures are whole")
+    parser.add_argument("--frames", type=int, default=13, help="frames in a training clip: 1 + 4k")
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--check-every", type=float, default=10, help="minutes between checkpoints and evaluations")
+    parser.add_argument("--name", default="codec")
+    parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
+    return parser.parse_args()
+
+
+class CodecTrainer:
+    """A codec, its optimiser and its moving average, in a run."""
+
+    def __init__(self, options: argparse.Namespace, cache: Path, train: DatasetSpec, held_out: DatasetSpec) -> None:
+        self.options, self.cache, self.train_spec = options, cache, train
+        self.held_out = ClipStore(cache, held_out)
+        self.run = Run(cache, options.name, vars(options))
+        torch.manual_seed(options.seed)
+        self.codec = new_codec(options.device)
+        self.optimizer = torch.optim.AdamW(self.codec.parameters(), options.rate, betas=(0.9, 0.99), weight_decay=1e-3)
+        self.average = MovingAverage(self.codec, 0.998)
+        state = self.run.load()
+        if state:
+            self.codec.load_state_dict(state["codec"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
+
+    def train(self, budget: Budget) -> None:
+        clips, checked_s, losses = ClipStore(self.cache, self.train_spec), self.run.trained_s, []
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, refresh_per_second=0.2) as progress:
+            task = progress.add_task("codec", total=1.0)
+            for spent in steps_of(self.run, budget):
+                losses.append(self._step(clips, spent))
+                if len(losses) == 25:
+                    self.run.log(loss=float(np.mean(losses)))
+                    progress.update(task, completed=spent, description=f"step {self.run.step} loss {losses[-1]:.4f}")
+                    losses = []
+                if self.run.trained_s - checked_s > self.options.check_every * 60:
+                    checked_s = self.run.trained_s
+                    self.check()
+                    clips = ClipStore(self.cache, self.train_spec)  # there may be more by now
+        self.check()
+
+    def _step(self, clips: ClipStore, spent: float) -> float:
+        rng = step_generator(self.options.seed, self.run.step)
+        frames = self._batch(clips, rng, is_cropped=spent < CROP_SHARE)
+        for group in self.optimizer.param_groups:
+            group["lr"] = cosine_rate(spent, self.run.step, self.options.rate)
+        latents, _ = self.codec.encode(frames)
+        noise = torch.randn_like(latents) * (LATENT_NOISE * torch.rand(len(latents), 1, 1, 1, 1, device=latents.device))
+        decoded, _ = self.codec.decode(latents + noise)
+        loss = reconstruction_loss(decoded, frames) + LATENT_SIZE * latents.square().mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
+        self.optimizer.step()
+        self.average.update(self.codec, self.run.step)
+        return float(loss.detach())
+
+    def _batch(self, clips: ClipStore, rng: np.random.Generator, is_cropped: bool) -> Tensor:
+        """[B, T, 3, H, W] in [-1, 1], each from a clip, a moment and (cropped) a place of its own."""
+        spec, count, (height, width) = self.train_spec, self.options.frames, CROP_PX
+        parts = []
+        for _ in range(self.options.batch if is_cropped else max(1, self.options.batch // 2)):
+            index, start = rng.integers(len(clips)), rng.integers(spec.num_frames - count + 1)
+            top, left = rng.integers(spec.height_px - height + 1), rng.integers(spec.width_px - width + 1)
+            frames = clips.frames(int(index), int(start), count)
+            parts.append(frames[:, top : top + height, left : left + width] if is_cropped else frames)
+        return to_model(np.stack(parts)).to(self.options.device)
+
+    def check(self) -> None:
+        """Save, measure on held-out walks, draw."""
+        state = {"codec": self.codec.state_dict(), "optimizer": self.optimizer.state_dict()}
+        self.run.save(**state, average=self.average.values)
+        codec = new_codec(self.options.device)
+        codec.load_state_dict(self.average.values)
+        began, quality, latents, rows = time.monotonic(), [], [], []
+        with torch.inference_mode():
+            for index in range(HELD_OUT_CLIPS):
+                frames = to_model(self.held_out.frames(index, 0, HELD_OUT_FRAMES)[None]).to(self.options.device)
+                z, _ = codec.encode(frames)
+                decoded, _ = codec.decode(z)
+                quality.append(float(psnr_db(to_unit(decoded), to_unit(frames))))
+                latents.append(z.flatten(0, 1))
+                if index < 6:
+                    rows += [to_pixels(clip[0, ::7]) for clip in (frames, decoded)]
+        self.run.log(
+            held_out_db=float(np.mean(quality)), worst_db=float(np.min(quality)), check_s=time.monotonic() - began
+        )
+        save_sheet(self.run.folder / "samples.png", rows)
+        curves = {key: self.run.history(key) for key in ("loss", "held_out_db", "worst_db")}
+        save_curve(self.run.folder / "curve.png", curves)
+        cells = torch.cat(latents).transpose(0, 1).flatten(1)
+        codec.latent_mean.copy_(cells.mean(1))
+        codec.latent_std.copy_(cells.std(1))
+        self._export(codec)
+
+    def _export(self, codec: StreamingCodec) -> None:
+        path = self.run.folder / "codec.safetensors"
+        tensors = {name: value.detach().cpu().contiguous() for name, value in codec.state_dict().items()}
+        save_file(tensors, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+
+def new_codec(device: str) -> StreamingCodec:
+    """An untrained codec of the embedded size."""
+    codec = StreamingCodec(EMBEDDED.codec).to(device)
+    for weight in codec.parameters():
+        if weight.ndim == 4:  # convolutions run a third faster over channels that lie together
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    return codec
+
+
+def reconstruction_loss(decoded: Tensor, frames: Tensor) -> Tensor:
+    """Nearly absolute error, quadratic when small, of pixels and of the differences between neighbours."""
+
+    def error(a: Tensor, b: Tensor) -> Tensor:
+        return ((a - b).square() + 0.02**2).sqrt().mean()
+
+    edges = error(decoded.diff(dim=-1), frames.diff(dim=-1)) + error(decoded.diff(dim=-2), frames.diff(dim=-2))
+    return error(decoded, frames) + SHARP_EDGES * edges + functional.mse_loss(decoded, frames)
+
+
+def to_model(frames: NDArray[np.uint8]) -> Tensor:
+    """[B, T, H, W, 3] uint8 -> [B, T, 3, H, W] in [-1, 1]."""
+    return torch.from_numpy(np.array(frames)).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
+
+
+def to_unit(frames: Tensor) -> Tensor:
+    """[-1, 1] -> [0, 1], clamped."""
+    return (frames * 0.5 + 0.5).clamp(0, 1)
+
+
+def to_pixels(frames: Tensor) -> NDArray[np.uint8]:
+    """[n, 3, H, W] in [-1, 1] -> [n, H, W, 3] uint8."""
+    pixels: NDArray[np.uint8] = (to_unit(frames) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+    return pixels
+
+
+if __name__ == "__main__":
+    os.nice(5)  # training is never in a hurry
+    main()

@@ -1,0 +1,146 @@
+"""What every training script here needs: a run's folder with checkpoints, a log, a loss curve and sample sheets.
+
+A run is resumed from its last whole checkpoint. Budgets are minutes of training time or a number of steps, counted
+over all of a run's resumptions; the learning rate follows the share of the budget that is spent. What a step trains on
+is drawn from (seed, step) alone, so a run that was broken and resumed sees the same data as one that was not.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from torch import Tensor, nn
+
+
+class Run:
+    """One training run's folder: <cache>/runs/<name>."""
+
+    def __init__(self, cache: Path, name: str, settings: dict[str, Any]) -> None:
+        self.folder = cache / "runs" / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.settings = settings
+        self.step = 0
+        self.trained_s = 0.0
+        (self.folder / "settings.json").write_text(json.dumps(settings, indent=2, default=str) + "\n")
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / "checkpoint.pt"
+
+    def load(self) -> dict[str, Any] | None:
+        """The last checkpoint's state, with step and time taken over from it; None for a new run."""
+        if not self.checkpoint_path.exists():
+            return None
+        state: dict[str, Any] = torch.load(self.checkpoint_path, map_location="cpu", weights_only=True)
+        self.step, self.trained_s = state["step"], state["trained_s"]
+        return state
+
+    def save(self, **state: Any) -> None:
+        """Replace the checkpoint; a broken write leaves the old one."""
+        unfinished = self.checkpoint_path.with_suffix(".part")
+        torch.save({**state, "step": self.step, "trained_s": self.trained_s}, unfinished)
+        unfinished.replace(self.checkpoint_path)
+
+    def log(self, **values: float) -> None:
+        """Append a line to log.jsonl."""
+        line = {"step": self.step, "trained_min": round(self.trained_s / 60, 2), **values}
+        with (self.folder / "log.jsonl").open("a") as file:
+            file.write(json.dumps({k: round(v, 5) if isinstance(v, float) else v for k, v in line.items()}) + "\n")
+
+    def history(self, key: str) -> list[tuple[int, float]]:
+        """(step, value) of every log line that has the key. Lines of steps that a resumed run repeats are dropped."""
+        path = self.folder / "log.jsonl"
+        points: dict[int, float] = {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            values = json.loads(line)
+            if key in values:
+                points = {step: value for step, value in points.items() if step < values["step"]}
+                points[values["step"]] = values[key]
+        return sorted(points.items())
+
+
+class Budget:
+    """How far a run is: minutes of training time, or steps if given."""
+
+    def __init__(self, minutes: float, steps: int | None) -> None:
+        self.minutes, self.steps = minutes, steps
+
+    def spent(self, run: Run) -> float:
+        """0 at the start, 1 or more when the budget is used up."""
+        return run.step / self.steps if self.steps else run.trained_s / 60 / self.minutes
+
+
+def steps_of(run: Run, budget: Budget) -> Iterator[float]:
+    """Count the run's steps and its time until the budget is spent, yielding the share spent before each step."""
+    while (spent := budget.spent(run)) < 1:
+        began = time.monotonic()
+        yield spent
+        run.step += 1
+        run.trained_s += time.monotonic() - began
+
+
+def cosine_rate(spent: float, step: int, peak: float, warm_up_steps: int = 200, floor: float = 0.02) -> float:
+    """A learning rate that rises over warm_up_steps and then falls along a cosine to `floor` of its peak."""
+    fall = floor + (1 - floor) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, spent)))
+    return peak * fall * min(1.0, (step + 1) / warm_up_steps)
+
+
+class MovingAverage:
+    """An exponential average of a module's parameters, which is what gets evaluated and shipped."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.values = {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    def update(self, module: nn.Module, step: int) -> None:
+        """Follow the module; faster in the first steps, so that its random start is soon forgotten."""
+        decay = min(self.decay, (step + 1) / (step + 10))
+        with torch.no_grad():
+            for name, value in module.state_dict().items():
+                self.values[name].lerp_(value.to(self.values[name].dtype), 1 - decay)
+
+
+def step_generator(seed: int, step: int) -> np.random.Generator:
+    """What a step draws its data from; also seeds torch for the step."""
+    torch.manual_seed((seed * 1_000_003 + step) % 2**63)
+    return np.random.default_rng([2, seed, step])
+
+
+def psnr_db(picture: Tensor, truth: Tensor) -> Tensor:
+    """Peak signal to noise of [B, ...] in [0, 1], one number for each of B."""
+    error = (picture - truth).square().flatten(1).mean(1)
+    return -10 * torch.log10(error.clamp(min=1e-10))
+
+
+def save_sheet(path: Path, rows: Sequence[NDArray[np.uint8]]) -> None:
+    """Rows of pictures, each [n, H, W, 3], as one PNG."""
+    Image.fromarray(np.concatenate([np.concatenate(list(row), axis=1) for row in rows])).save(path)
+
+
+def save_curve(path: Path, curves: dict[str, list[tuple[int, float]]], size_px: tuple[int, int] = (900, 260)) -> None:
+    """Each curve, [(step, value)], in a panel of its own, with its range and last value written beside it."""
+    width, height = size_px
+    image = Image.new("RGB", (width, height * len(curves)), "white")
+    draw = ImageDraw.Draw(image)
+    for panel, (name, points) in enumerate(curves.items()):
+        top = panel * height
+        draw.rectangle((60, top + 24, width - 12, top + height - 22), outline=(190, 190, 190))
+        if len(points) < 2:
+            continue
+        steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+        low, high = float(values.min()), float(np.percentile(values, 99.5))
+        x = 60 + (width - 72) * (steps - steps[0]) / max(1.0, steps[-1] - steps[0])
+        y = top + 24 + (height - 46) * (1 - (values.clip(low, high) - low) / max(1e-9, high - low))
+        draw.line(list(zip(x.tolist(), y.tolist(), strict=True)), fill=(30, 90, 200), width=2)
+        draw.text((64, top + 8), f"{name}: last {values[-1]:.4g}", fill="black")
+        draw.text((4, top + 20), f"{high:.4g}", fill="black")
+        draw.text((4, top + height - 30), f"{low:.4g}", fill="black")
+        draw.text((width - 90, top + height - 16), f"step {int(steps[-1])}", fill="black")
+    image.save(path)
