@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import numpy.typing as npt
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 
 from worldstream.errors import (
     CancelledError,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 HEIGHT_PX, WIDTH_PX = 6, 8

@@ -112,7 +112,7 @@ def contact_sheet(
 def spread(num_frames: int, num_wanted: int) -> list[int]:
     """Numbers of frames spread evenly over a clip, its first and last among them."""
     num_shown = min(num_frames, num_wanted)
-    return np.linspace(0, num_frames - 1, num_shown).round().astype(int).tolist()  # type: ignore[no-any-return]
+    return np.linspace(0, num_frames - 1, num_shown).round().astype(int).tolist()
 
 
 def _pad_to_even(pixels: Pixels) -> Pixels:

@@ -207,6 +207,5 @@ def test_a_metrics_page_that_is_not_there_is_said(server):
     result = RUNNER.invoke(app, ["info", "--url", server.url, "--metrics-url", "127.0.0.1:1"])
 
     assert result.exit_code == 1
-    assert (
-        result.stderr == "error: UNAVAILABLE: metrics: cannot read http://127.0.0.1:1: [Errno 111] Connection refused\n"
-    )
+    wanted = "error: UNAVAILABLE: metrics: cannot read http://127.0.0.1:1/metrics: [Errno 111] Connection refused\n"
+    assert result.stderr == wanted
