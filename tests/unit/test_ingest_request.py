@@ -307,6 +307,8 @@ def test_a_wrong_parameter_stops_the_model(parameters: dict) -> None:
         (0, False, "", False),
         ("", False, "{}", False),
         (0, False, '{"session": "robot"}', True),
+        (0, False, '{"sequence_id": 7}', True),
+        (0, False, '{"sequence_id": 7, "sequence_start": true}', False),
         (0, False, '{"session": 7, "session_start": false}', True),
         (0, False, '{"session": "robot", "session_start": true}', False),
         (0, False, '{"session": ""}', False),

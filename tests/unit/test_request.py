@@ -49,6 +49,13 @@ def test_parameters_carry_the_session_where_there_is_no_sequence_id():
     assert (request.session, request.is_start, request.is_end) == (("name", "a"), True, True)
 
 
+def test_sequence_fields_that_come_as_parameters_count_as_such():
+    parameters = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+    request = parse(Envelope(parameters=parameters), pixels=PIXELS)
+    assert (request.session, request.is_start, request.is_end) == (("number", 7), True, False)
+    assert request.session == parse(Envelope(7, is_start=True), pixels=PIXELS).session
+
+
 @pytest.mark.parametrize(("count", "chunks"), [(1, 1), (3, 1), (4, 2), (6, 2), (7, 3)])
 def test_poses_fill_as_many_chunks_as_they_need(count, chunks):
     assert parse(cam_to_world=poses(count)).num_chunks == chunks

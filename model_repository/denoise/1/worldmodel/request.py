@@ -22,6 +22,8 @@ from worldmodel.session import SessionId
 from worldmodel.world import Controls
 
 PARAMETERS = ("fit", "session", "session_start", "session_end")
+# HTTP `generate` hands Triton's sequence fields over as parameters, and sets no correlation id.
+ALIASES = {"sequence_id": "session", "sequence_start": "session_start", "sequence_end": "session_end"}
 FITS = ("crop", "stretch")
 
 
@@ -125,17 +127,19 @@ def parse_request(
 
 
 def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mapping[str, Any]]:
-    parameters = envelope.parameters or {}
+    parameters = dict(envelope.parameters or {})
     for name in parameters:
         # Triton's own, and forwarded headers, are not ours to judge.
-        if name not in PARAMETERS and not name.startswith(("triton_", "sequence_")) and "-" not in name:
+        if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
             raise InvalidInputError(f"parameter {name!r} is unknown; wanted one of {', '.join(PARAMETERS)}")
+    for alias, name in ALIASES.items():
+        if alias in parameters:
+            parameters.setdefault(name, parameters.pop(alias))
     if envelope.correlation_id not in (0, ""):
-        for name in ("session", "session_start", "session_end"):
+        for name in ALIASES.values():
             if name in parameters:
                 raise InvalidInputError(f"parameter {name!r}: this request carries a sequence_id already")
-        kind = "sequence" if isinstance(envelope.correlation_id, int) else "name"
-        return (kind, envelope.correlation_id), envelope.is_start, envelope.is_end, parameters
+        return _session_id(envelope.correlation_id), envelope.is_start, envelope.is_end, parameters
     if envelope.is_start or envelope.is_end:
         raise InvalidInputError("sequence_id: wanted an id beside sequence_start or sequence_end, got none")
     is_start, is_end = (_flag(parameters, name) for name in ("session_start", "session_end"))
@@ -146,7 +150,11 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
     name = parameters["session"]
     if type(name) not in (int, str) or name in (0, ""):
         raise InvalidInputError(f"parameter 'session': wanted a non-empty string or an integer above 0, got {name!r}")
-    return ("sequence" if isinstance(name, int) else "name", name), is_start, is_end, parameters
+    return _session_id(name), is_start, is_end, parameters
+
+
+def _session_id(name: int | str) -> SessionId:
+    return ("name" if isinstance(name, str) else "number", name)
 
 
 def _flag(parameters: Mapping[str, Any], name: str) -> bool:

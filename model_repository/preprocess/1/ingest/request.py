@@ -51,15 +51,15 @@ def continues_session(correlation_id: int | str, has_start_flag: bool, parameter
         correlation_id: Triton's sequence id; 0 and "" are none.
         has_start_flag: whether Triton's sequence start flag is set.
         parameters: the request's parameters, a JSON object; its `session` and `session_start` count where there is
-            no correlation id.
+            no correlation id, and so do `sequence_id` and `sequence_start`, as which HTTP `generate` hands them over.
     """
     if correlation_id:
         return not has_start_flag
     custom = json.loads(parameters or "{}")
-    is_start = custom.get("session_start", False)
+    is_start = custom.get("session_start", custom.get("sequence_start", False))
     if not isinstance(is_start, bool):
         raise InvalidInputError(f"session_start: wanted true or false, came {type(is_start).__name__}")
-    return bool(custom.get("session")) and not is_start
+    return bool(custom.get("session", custom.get("sequence_id"))) and not is_start
 
 
 def _check_size(size: Sequence[int] | None, limits: Limits) -> tuple[int, int] | None:
