@@ -16,7 +16,7 @@ import triton_python_backend_utils as pb_utils  # noqa: E402
 from worldmodel.emitter import Batch  # noqa: E402
 from worldmodel.engine import COUNTS, Engine, Stats  # noqa: E402
 from worldmodel.errors import InternalError, WorldError  # noqa: E402
-from worldmodel.loading import load_world  # noqa: E402
+from worldmodel.loading import Instance, load_world  # noqa: E402
 from worldmodel.request import Envelope, parse_request  # noqa: E402
 from worldmodel.serving import read_parameters  # noqa: E402
 
@@ -46,11 +46,10 @@ class TritonPythonModel:
         log.propagate = False
         parameters = json.loads(args["model_config"])["parameters"]
         self.config, self.serving = read_parameters({key: value["string_value"] for key, value in parameters.items()})
-        is_gpu = args["model_instance_kind"] == "GPU"
-        device = f"cuda:{args['model_instance_device_id']}" if is_gpu else "cpu"
+        instance = Instance(args["model_instance_kind"], int(args["model_instance_device_id"]))
         folder = Path(args["model_repository"]) / args["model_version"]
         self.engine = Engine(
-            lambda: load_world(self.config, self.serving, folder, device), self.serving, Metrics(args["model_name"])
+            lambda: load_world(self.config, self.serving, folder, instance), self.serving, Metrics(args["model_name"])
         )
         self.engine.start()
 

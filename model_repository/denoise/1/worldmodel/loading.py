@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,19 +20,27 @@ from worldmodel.world import World
 log = logging.getLogger("worldstream")
 
 
-def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path, instance_device: str) -> World:
+@dataclass(frozen=True)
+class Instance:
+    """The kind of instance that Triton made (CPU, GPU or MODEL), and the GPU that goes with it."""
+
+    kind: str
+    device_id: int
+
+
+def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path, instance: Instance) -> World:
     """Build the modules, fill them, put them on the device.
 
     Args:
         version_folder: where a relative `checkpoint` is looked for.
-        instance_device: the device that Triton gave this instance: "cpu" or "cuda:N"; `serving.device` overrules it.
+        instance: its device counts where `serving.device` is "auto".
 
     Raises:
         CheckpointError: the files do not fit.
         ParameterError: a device that is not there.
     """
     began = time.monotonic()
-    device, dtype = choose_device(serving, instance_device)
+    device, dtype = choose_device(serving, instance)
     transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
     if serving.checkpoint:
         folder = version_folder / serving.checkpoint
@@ -57,9 +66,9 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     return world
 
 
-def choose_device(serving: ServingConfig, instance_device: str) -> tuple[torch.device, torch.dtype]:
+def choose_device(serving: ServingConfig, instance: Instance) -> tuple[torch.device, torch.dtype]:
     """The explicit device and dtype of everything: bfloat16 on a GPU, float32 on a CPU, unless told otherwise."""
-    device = torch.device(instance_device if serving.device == "auto" else serving.device)
+    device = _instance_device(instance) if serving.device == "auto" else torch.device(serving.device)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ParameterError(f"parameter device: wanted {device}, but torch sees no GPU")
@@ -67,3 +76,9 @@ def choose_device(serving: ServingConfig, instance_device: str) -> tuple[torch.d
     if serving.dtype == "auto":
         return device, torch.bfloat16 if device.type == "cuda" else torch.float32
     return device, getattr(torch, serving.dtype)
+
+
+def _instance_device(instance: Instance) -> torch.device:
+    if instance.kind == "CPU" or (instance.kind == "MODEL" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    return torch.device("cuda", instance.device_id if instance.kind == "GPU" else 0)

@@ -1,0 +1,97 @@
+"""From configurations to a world: devices, seeded weights, strict checkpoints."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from worldmodel.checkpoint import CheckpointError, load_strict
+from worldmodel.loading import Instance, choose_device, load_world
+from worldmodel.serving import ParameterError, ServingConfig
+from worldmodel.transformer import CausalWorldTransformer
+
+from tests.unit.worlds import TINY, tiny_world
+
+CPU = Instance("CPU", 0)
+
+
+def tensors(module):
+    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in module.state_dict().items()}
+
+
+def test_without_a_checkpoint_the_weights_come_from_a_seed(tmp_path):
+    one, same, other = (load_world(TINY, ServingConfig(weights_seed=seed), tmp_path, CPU) for seed in (3, 3, 4))
+    weight = [world.transformer.head.head.weight for world in (one, same, other)]
+    assert torch.equal(weight[0], weight[1])
+    assert not torch.equal(weight[0], weight[2])
+
+
+def test_a_checkpoint_in_the_version_folder_is_loaded(tmp_path):
+    trained = tiny_world(seed=9)
+    (tmp_path / "weights").mkdir()
+    save_file(tensors(trained.transformer), tmp_path / "weights" / "transformer.safetensors")
+    save_file(tensors(trained.codec), tmp_path / "weights" / "codec.safetensors")
+    world = load_world(TINY, ServingConfig(checkpoint="weights"), tmp_path, CPU)
+    assert torch.equal(world.transformer.head.head.weight, trained.transformer.head.head.weight)
+    assert torch.equal(world.codec.decoder.inlet.weight, trained.codec.decoder.inlet.weight)
+
+
+def test_shards_with_an_index_are_one_checkpoint(tmp_path):
+    wanted = tensors(tiny_world(seed=9).transformer)
+    names = sorted(wanted)
+    parts = {"a.safetensors": names[:20], "b.safetensors": names[20:]}
+    for file, keys in parts.items():
+        save_file({key: wanted[key] for key in keys}, tmp_path / file)
+    listed = ", ".join(f'"{key}": "{file}"' for file, keys in parts.items() for key in keys)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {' + listed + "}}", encoding="utf-8")
+    module = CausalWorldTransformer(TINY.transformer)
+    load_strict(module, tmp_path)
+    assert all(torch.equal(value, wanted[name]) for name, value in module.state_dict().items())
+
+
+def test_missing_surplus_and_misshapen_keys_are_named(tmp_path):
+    file = tmp_path / "x.safetensors"
+    wanted = tensors(tiny_world().transformer)
+    module = CausalWorldTransformer(TINY.transformer)
+
+    save_file({k: v for k, v in wanted.items() if k != "head.modulation"} | {"extra": torch.zeros(1)}, file)
+    with pytest.raises(CheckpointError, match=r"1 keys missing \(head.modulation\); 1 keys not known \(extra\)"):
+        load_strict(module, file)
+
+    save_file(wanted | {"head.modulation": torch.zeros(1, 2, 7)}, file)
+    with pytest.raises(CheckpointError, match=r"head.modulation: wanted shape \[1, 2, 48\], the file has \[1, 2, 7\]"):
+        load_strict(module, file)
+
+
+def test_a_damaged_or_absent_file_is_an_error_that_tells_no_path(tmp_path):
+    module = CausalWorldTransformer(TINY.transformer)
+    with pytest.raises(CheckpointError, match=r"no .safetensors file found") as absent:
+        load_strict(module, tmp_path)
+    (tmp_path / "x.safetensors").write_bytes(b"not a checkpoint")
+    with pytest.raises(CheckpointError, match=r"x.safetensors: cannot be read as safetensors") as damaged:
+        load_strict(module, tmp_path)
+    assert str(tmp_path) not in f"{absent.value} {damaged.value}"
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "kind", "device", "wanted"),
+    [
+        (False, "MODEL", "auto", "cpu"),
+        (True, "MODEL", "auto", "cuda:0"),
+        (True, "CPU", "auto", "cpu"),
+        (True, "GPU", "auto", "cuda:2"),
+        (True, "GPU", "cpu", "cpu"),
+        (True, "CPU", "cuda:1", "cuda:1"),
+        (True, "CPU", "cuda", "cuda:0"),
+    ],
+)
+def test_the_device_is_explicit(monkeypatch, has_gpu, kind, device, wanted):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    chosen, dtype = choose_device(ServingConfig(device=device), Instance(kind, 2))
+    assert str(chosen) == wanted
+    assert dtype == (torch.float32 if wanted == "cpu" else torch.bfloat16)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ParameterError, match="parameter device: wanted cuda, but torch sees no GPU"):
+        choose_device(ServingConfig(device="cuda"), CPU)
