@@ -58,6 +58,7 @@ class Block(nn.Module):
     rotary_sin: Tensor | None
     text_keys: Tensor | None  # [B, H, S, D]
     text_values: Tensor | None
+    text_mask: Tensor | None  # [L, S] bool, where tokens read different prompts: only in training
     kv_keys: Tensor | None  # [B, H, visible tokens, D]: written at kv_index, then attended to
     kv_values: Tensor | None
     kv_index: Tensor | None  # [L] int64
@@ -107,7 +108,7 @@ class Block(nn.Module):
         x = self._steer(x)
         if self.text_keys is not None and self.text_values is not None:
             q = self.cross_attn.queries(self.norm3(x))
-            x = x + self.cross_attn.output(q, self.text_keys, self.text_values)
+            x = x + self.cross_attn.output(q, self.text_keys, self.text_values, self.text_mask)
         return x + (self.ffn(_modulate(self.norm2(x), shift2, scale2)) * gate2).type_as(x)
 
     def _self_attention(self, x: Tensor) -> Tensor:
