@@ -1,11 +1,13 @@
 """The model configurations against the code that reads them, as text: no server."""
 
+import ast
 import dataclasses
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
+from worldmodel.errors import WorldError
 from worldmodel.serving import WORLD_OVERRIDES, ServingConfig, read_parameters
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
@@ -88,3 +90,13 @@ def test_the_written_parameters_are_the_defaults_of_the_code():
     default_config, default_serving = read_parameters({})
     assert config == default_config
     assert serving == default_serving
+
+
+def test_every_error_word_has_a_triton_code():
+    source = (REPOSITORY / "denoise" / "1" / "model.py").read_text(encoding="utf-8")
+    table = next(
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "TRITON_CODES"
+    )
+    assert set(table) == {error.code for error in WorldError.__subclasses__()}

@@ -95,7 +95,7 @@ def test_poses_after_actions_begin_where_the_camera_is():
     relative, after = cam.follow_poses(state, np.stack([pose(x=100), pose(x=101)]), is_first=False)
     np.testing.assert_allclose(relative[0], np.eye(4), atol=1e-12)
     np.testing.assert_allclose(relative[1][:3, 3], [1, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(after.pose[:3, :3], state.pose[:3, :3], atol=1e-12)
+    np.testing.assert_allclose(after.cam_to_origin[:3, :3], state.cam_to_origin[:3, :3], atol=1e-12)
 
 
 def test_standing_still_between_poses_keeps_the_clients_world():
@@ -109,7 +109,7 @@ def test_forward_walks_one_model_unit_along_the_view():
     relative, state = cam.follow_actions(start(0.25), ["", "w", "w"], EMBEDDED, is_first=True)
     scaled, _ = cam.to_model_units(relative, state, EMBEDDED, None)
     np.testing.assert_allclose(scaled[:, :3, 3], [[0, 0, 0], [0, 0, 1], [0, 0, 1]], atol=1e-12)
-    np.testing.assert_allclose(state.pose[:3, 3], [0, 0, 0.5], atol=1e-12)
+    np.testing.assert_allclose(state.cam_to_origin[:3, 3], [0, 0, 0.5], atol=1e-12)
 
 
 def test_l_turns_right_and_i_looks_up():
@@ -127,12 +127,12 @@ def test_two_keys_walk_no_faster_than_one_and_opposite_keys_stand_still():
 
 def test_walking_while_looking_up_stays_on_the_ground():
     _, state = cam.follow_actions(start(), ["i"] * 10 + ["w"] * 3, EMBEDDED, is_first=False)
-    np.testing.assert_allclose(state.pose[:3, 3], [0, 0, 3], atol=1e-9)
+    np.testing.assert_allclose(state.cam_to_origin[:3, 3], [0, 0, 3], atol=1e-9)
 
 
 def test_pitch_stops_at_its_limit():
     _, state = cam.follow_actions(start(), ["i"] * 60, EMBEDDED, is_first=False)
-    assert np.degrees(np.arcsin(-state.pose[1, 2])) == pytest.approx(85)
+    assert np.degrees(np.arcsin(-state.cam_to_origin[1, 2])) == pytest.approx(85)
 
 
 def test_a_press_at_the_picture_itself_is_made_up_for_in_the_next_frame():
@@ -146,7 +146,7 @@ def test_a_press_at_the_picture_itself_is_made_up_for_in_the_next_frame():
 
 def test_a_long_walk_in_a_circle_comes_back():
     _, state = cam.follow_actions(start(), ["wl"] * 60, EMBEDDED, is_first=False)
-    np.testing.assert_allclose(state.pose, np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(state.cam_to_origin, np.eye(4), atol=1e-9)
 
 
 def test_the_first_moving_chunk_freezes_the_scale():
@@ -170,6 +170,20 @@ def test_the_clip_rule_takes_the_longest_step_of_the_whole_request():
     scaled, state = cam.to_model_units(relative, state, config, clip_step=8.0)
     assert scaled[:, 2, 3].tolist() == [0.0, 0.25]
     assert state.scale == 8
+
+
+def test_jitter_sets_no_scale():
+    config = EMBEDDED.replace(translation_rule="first_moving_chunk", translation_scale=1.0)
+    jitter, state = cam.follow_poses(start(None), np.stack([pose(), pose(z=1e-7)]), is_first=True)
+    scaled, state = cam.to_model_units(jitter, state, config, 1e-7)
+    assert state.scale is None
+    assert scaled[1, 2, 3] == pytest.approx(1e-7)
+
+
+def test_a_step_out_of_all_measure_is_refused():
+    relative, state = cam.follow_poses(start(1e-6), np.stack([pose(), pose(z=1)]), is_first=True)
+    with pytest.raises(InvalidInputError, match=r"cam_to_world: a step of 1 .* is 1e\+06 model units, wanted at most"):
+        cam.to_model_units(relative, state, EMBEDDED, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -85,4 +85,4 @@ def test_clips_of_a_batch_are_independent():
 def test_the_memory_weighs_what_is_announced():
     made = codec()
     _, memory = made.decode(latents(0, frames=3))
-    assert sum(part.nbytes for part in memory) == made.decoder_memory_bytes(32, 48)
+    assert sum(part.untyped_storage().nbytes() for part in memory) == made.decoder_memory_bytes(32, 48)

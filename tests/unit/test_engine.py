@@ -1,135 +1,12 @@
-"""Threads, queues, turns, cancel and refusals, with a real tiny world and a reply that records."""
+"""Chunks, turns, cancel and end, with a real tiny world and a reply that records."""
 
-import queue
-import threading
 import time
 
 import numpy as np
 import pytest
-from worldmodel.engine import Engine
-from worldmodel.errors import (
-    BusyError,
-    CancelledError,
-    InternalError,
-    SessionExistsError,
-    SessionLimitError,
-    SessionNotFoundError,
-    UnavailableError,
-    WorldError,
-)
-from worldmodel.request import Request
-from worldmodel.serving import ServingConfig
+from worldmodel.errors import CancelledError, SessionNotFoundError
 
-from tests.unit.worlds import picture, tiny_world
-
-WAIT_S = 30
-
-
-class Recorder:
-    """A reply that keeps what it is sent."""
-
-    def __init__(self, journal=None):
-        self.batches = []
-        self.error = None
-        self.num_finals = 0
-        self.cancelled = threading.Event()
-        self.done = threading.Event()
-        self.first = threading.Event()
-        self.journal = journal
-
-    def send(self, batch):
-        assert not self.done.is_set()
-        self.batches.append(batch)
-        if self.journal is not None:
-            self.journal.append(self)
-        self.first.set()
-        self._finish(batch.is_last)
-
-    def fail(self, error):
-        assert not self.done.is_set()
-        self.error = error
-        self._finish(True)
-
-    def _finish(self, is_last):
-        if is_last:
-            self.num_finals += 1
-            self.done.set()
-
-    def is_cancelled(self):
-        return self.cancelled.is_set()
-
-    def frames(self):
-        assert self.done.wait(WAIT_S)
-        if self.error is not None:
-            raise self.error
-        return np.concatenate([batch.frames for batch in self.batches])
-
-
-class Gate:
-    """Holds the compute thread before a denoising step, so that a test can act while a chunk runs."""
-
-    def __init__(self, world):
-        self.reached, self.open = threading.Event(), threading.Event()
-        self.open.set()
-        inner = world.transformer.forward
-
-        def forward(*inputs):
-            if not self.open.is_set():
-                self.reached.set()
-                assert self.open.wait(WAIT_S)
-            return inner(*inputs)
-
-        world.transformer.forward = forward
-
-    def close(self):
-        self.reached.clear()
-        self.open.clear()
-
-
-@pytest.fixture
-def make_engine():
-    engines = []
-
-    def make(stats=None, **serving):
-        world = tiny_world()
-        changes = stats if stats is not None else queue.SimpleQueue()
-        engine = Engine(lambda: world, ServingConfig(**serving), changes.put)
-        engine.start()
-        engines.append(engine)
-        return engine, world
-
-    yield make
-    for engine in engines:
-        engine.close()
-
-
-def start(name, num_chunks=1, **changes):
-    changes.setdefault("picture", picture())
-    session = None if name is None else ("name", name)
-    changes.setdefault("is_end", name is None)
-    return Request(session=session, is_start=True, num_chunks=num_chunks, **changes)
-
-
-def go_on(name, num_chunks=1, **changes):
-    changes.setdefault("is_end", False)
-    return Request(session=("name", name), is_start=False, num_chunks=num_chunks, **changes)
-
-
-def bare_end(name):
-    return go_on(name, num_chunks=0, is_end=True)
-
-
-def ask(engine, request, journal=None):
-    reply = Recorder(journal)
-    engine.submit(request, reply)
-    return reply
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.unit.engines import WAIT_S, Gate, Recorder, ask, bare_end, go_on, start, wait_until
 
 
 def test_frames_are_numbered_without_a_gap_across_requests(make_engine):
@@ -159,18 +36,22 @@ def test_a_frame_larger_than_the_bound_is_sent_alone(make_engine):
     assert [len(batch.frames) for batch in reply.batches] == [1] * 9
 
 
-def test_timings_are_plausible(make_engine):
-    engine, _ = make_engine()
-    reply = ask(engine, start(None, 2))
-    reply.frames()
-    for batch in reply.batches:
-        queued, condition, denoise, decode, transfer, total = batch.timings_ms
-        assert min(batch.timings_ms) >= 0
-        assert denoise > 0
-        assert decode > 0
-        assert total >= condition + denoise + decode - 1
-        assert queued >= 0
-        assert transfer >= 0
+def test_timings_tell_waiting_from_computing(make_engine):
+    engine, world = make_engine()
+    gate = Gate(world)
+    gate.close()
+    held, waiting = ask(engine, start("a", 1)), ask(engine, start("b", 1))
+    assert gate.reached.wait(WAIT_S)
+    time.sleep(0.2)
+    gate.open.set()
+    held.frames()
+    waiting.frames()
+    queued, condition, denoise, decode, transfer, total = held.batches[-1].timings_ms
+    assert denoise >= 200
+    assert queued < 200
+    assert total >= condition + denoise + decode + transfer
+    assert waiting.batches[-1].timings_ms[0] >= 200
+    assert min(waiting.batches[-1].timings_ms) >= 0
 
 
 def test_sessions_take_turns_chunk_by_chunk(make_engine):
@@ -237,12 +118,43 @@ def test_requests_behind_a_start_that_was_cancelled_find_no_session(make_engine)
     gate.close()
     ask(engine, start("x", 1))
     assert gate.reached.wait(WAIT_S)
-    cancelled, behind, end = ask(engine, start("a", 1)), ask(engine, go_on("a", 1)), ask(engine, bare_end("a"))
+    cancelled, behind = ask(engine, start("a", 1)), ask(engine, go_on("a", 1))
+    cancelled.cancelled.set()
+    gate.open.set()
+    with pytest.raises(CancelledError):
+        cancelled.frames()
+    with pytest.raises(SessionNotFoundError):
+        behind.frames()
+
+
+def test_a_bare_end_behind_a_start_that_was_cancelled_is_answered(make_engine):
+    engine, world = make_engine()
+    gate = Gate(world)
+    gate.close()
+    ask(engine, start("x", 1))
+    assert gate.reached.wait(WAIT_S)
+    cancelled, end = ask(engine, start("a", 1)), ask(engine, bare_end("a"))
     cancelled.cancelled.set()
     gate.open.set()
     assert end.frames().shape == (0, 32, 48, 3)
     assert isinstance(cancelled.error, CancelledError)
-    assert isinstance(behind.error, CancelledError | SessionNotFoundError)
+
+
+def test_a_bare_end_also_stops_a_last_request_that_runs(make_engine):
+    engine, world = make_engine()
+    ask(engine, start("a", 1)).frames()
+    gate = Gate(world)
+    gate.close()
+    last = ask(engine, go_on("a", 60, is_end=True))
+    assert gate.reached.wait(WAIT_S)
+    end = ask(engine, bare_end("a"))
+    with pytest.raises(SessionNotFoundError):
+        engine.submit(bare_end("a"), Recorder())
+    gate.open.set()
+    with pytest.raises(CancelledError):
+        last.frames()
+    assert end.frames().shape == (0, 32, 48, 3)
+    assert engine.stats().active_sessions == 0
 
 
 def test_a_bare_end_stops_the_running_chunk_and_what_waits_and_frees_the_session(make_engine):
@@ -276,150 +188,3 @@ def test_an_end_with_work_answers_it_and_then_frees_the_session(make_engine):
     assert len(last.frames()) == 24
     wait_until(lambda: engine.stats().active_sessions == 0)
     assert len(ask(engine, start("a", 1)).frames()) == 9
-
-
-def test_a_second_start_of_a_live_id_is_refused(make_engine):
-    engine, _ = make_engine()
-    ask(engine, start("a", 1)).frames()
-    with pytest.raises(SessionExistsError):
-        engine.submit(start("a"), Recorder())
-    assert len(ask(engine, go_on("a", 1)).frames()) == 12
-
-
-def test_an_unknown_session_is_refused(make_engine):
-    engine, _ = make_engine()
-    for request in (go_on("nobody"), bare_end("nobody")):
-        with pytest.raises(SessionNotFoundError):
-            engine.submit(request, Recorder())
-
-
-def test_a_session_over_the_byte_budget_is_refused_with_the_numbers(make_engine):
-    size = tiny_world().session_bytes()
-    engine, _ = make_engine(session_budget_bytes=2 * size)
-    ask(engine, start("a", 1)), ask(engine, start("b", 1))
-    with pytest.raises(SessionLimitError, match=f"takes {size} bytes; 2 live sessions hold {2 * size} of {2 * size}"):
-        engine.submit(start("c"), Recorder())
-    ask(engine, bare_end("a")).frames()
-    assert len(ask(engine, start("c", 1)).frames()) == 9
-
-
-def test_too_many_requests_of_one_session_are_refused_but_never_its_end(make_engine):
-    engine, world = make_engine(max_requests_per_session=2)
-    gate = Gate(world)
-    gate.close()
-    ask(engine, start("a", 1)), ask(engine, go_on("a", 1))
-    with pytest.raises(BusyError, match="at most 2 unanswered requests of one session"):
-        engine.submit(go_on("a"), Recorder())
-    end = ask(engine, bare_end("a"))
-    gate.open.set()
-    end.frames()
-
-
-def test_too_many_requests_in_all_are_refused(make_engine):
-    engine, world = make_engine(max_requests=2)
-    gate = Gate(world)
-    gate.close()
-    running = [ask(engine, start("a", 1)), ask(engine, start("b", 1))]
-    with pytest.raises(BusyError, match="2 of 2 places are taken"):
-        engine.submit(start("c"), Recorder())
-    gate.open.set()
-    [reply.frames() for reply in running]
-    assert engine.stats().active_sessions == 2
-
-
-def test_an_idle_session_expires_and_its_memory_is_given_back(make_engine):
-    stats = queue.SimpleQueue()
-    engine, _ = make_engine(stats, session_idle_timeout_s=0.2)
-    ask(engine, start("a", 1)).frames()
-    wait_until(lambda: engine.stats().session_bytes == 0)
-    with pytest.raises(SessionNotFoundError):
-        engine.submit(go_on("a"), Recorder())
-    wait_until(lambda: stats.get(timeout=WAIT_S).active_sessions == 0)
-
-
-def test_a_session_of_one_request_is_freed_after_it(make_engine):
-    engine, _ = make_engine()
-    ask(engine, start(None, 2)).frames()
-    wait_until(lambda: engine.stats().active_sessions == 0)
-
-
-def test_a_failure_of_ours_tells_the_client_a_reference_only_and_the_session_goes_on(make_engine, caplog):
-    engine, world = make_engine()
-    wanted = ask(engine, start("twin", 2)).frames()
-    ask(engine, start("a", 1)).frames()
-    inner = world.transformer.forward
-    world.transformer.forward = lambda *_: (_ for _ in ()).throw(RuntimeError("secret /path"))
-    failed = ask(engine, go_on("a", 2))
-    with pytest.raises(InternalError) as caught:
-        failed.frames()
-    world.transformer.forward = inner
-    reference = str(caught.value).rsplit(" ", 1)[1]
-    assert "secret" not in str(caught.value)
-    assert len(reference) == 8
-    assert f"INTERNAL {reference}" in caplog.text
-    assert "secret" in caplog.text
-    assert np.array_equal(ask(engine, go_on("a", 1)).frames(), wanted[9:])
-
-
-def test_a_reply_that_cannot_be_sent_does_not_stop_the_engine(make_engine):
-    engine, _ = make_engine()
-
-    class Broken(Recorder):
-        def send(self, batch):
-            raise OSError("gone")
-
-    engine.submit(start("a", 1), Broken())
-    assert len(ask(engine, go_on("a", 1)).frames()) == 12
-
-
-def test_metrics_that_fail_do_not_stop_the_engine(caplog):
-    def broken(_):
-        raise OSError("the page is gone")
-
-    engine = Engine(tiny_world, ServingConfig(), broken)
-    engine.start()
-    assert len(ask(engine, start(None, 2)).frames()) == 21
-    engine.close()
-    assert "could not be brought up to date" in caplog.text
-
-
-def test_an_id_can_start_again_as_soon_as_its_last_answer_has_come(make_engine):
-    engine, _ = make_engine(max_requests_per_session=1)
-    for _ in range(20):
-        assert len(ask(engine, start("a", 1, is_end=True)).frames()) == 9
-        assert engine.stats().active_sessions == 0
-
-
-def test_closing_stops_the_running_chunk_and_refuses_what_waits(make_engine):
-    engine, world = make_engine()
-    gate = Gate(world)
-    gate.close()
-    running, waiting = ask(engine, start("a", 3)), ask(engine, start("b", 1))
-    assert gate.reached.wait(WAIT_S)
-    closing = threading.Thread(target=engine.close)
-    closing.start()
-    wait_until(lambda: engine._is_closing)
-    gate.open.set()
-    closing.join(WAIT_S)
-    for reply in (running, waiting):
-        with pytest.raises(UnavailableError):
-            reply.frames()
-    with pytest.raises(UnavailableError):
-        engine.submit(start("c"), Recorder())
-    assert engine.stats().session_bytes == 0
-
-
-def test_a_world_that_cannot_be_made_says_why():
-    def broken():
-        raise ValueError("no weights")
-
-    with pytest.raises(ValueError, match="no weights"):
-        Engine(broken, ServingConfig(), lambda _: None).start()
-
-
-def test_every_error_has_a_code_word():
-    words = {error.code for error in WorldError.__subclasses__()}
-    assert words == {
-        "INVALID_INPUT", "TOO_LARGE", "SESSION_NOT_FOUND", "SESSION_EXISTS", "SESSION_LIMIT", "BUSY", "CANCELLED",
-        "UNAVAILABLE", "INTERNAL",
-    }  # fmt: skip

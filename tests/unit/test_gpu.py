@@ -7,7 +7,7 @@ from worldmodel.engine import Engine
 from worldmodel.serving import ServingConfig
 from worldmodel.world import Controls, World
 
-from tests.unit.test_engine import Recorder, start
+from tests.unit.engines import Recorder, start
 from tests.unit.worlds import TINY, picture, tiny_world
 
 pytestmark = pytest.mark.gpu

@@ -86,9 +86,17 @@ def test_a_damaged_or_absent_file_is_an_error_that_tells_no_path(tmp_path):
 )
 def test_the_device_is_explicit(monkeypatch, has_gpu, kind, device, wanted):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     chosen, dtype = choose_device(ServingConfig(device=device), Instance(kind, 2))
     assert str(chosen) == wanted
     assert dtype == (torch.float32 if wanted == "cpu" else torch.bfloat16)
+
+
+def test_a_gpu_beyond_the_last_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ParameterError, match="parameter device: wanted cuda:9, but torch sees 1 GPUs"):
+        choose_device(ServingConfig(device="cuda:9"), CPU)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):

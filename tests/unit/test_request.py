@@ -67,7 +67,7 @@ def test_a_chunk_that_is_not_full_stands_still():
     assert request.controls(1, 3).actions == ("w", "", "")
     moved = poses(4)
     moved[:, 0, 3] = [0, 1, 2, 3]
-    assert parse(cam_to_world=moved).controls(1, 3).poses[:, 0, 3].tolist() == [3, 3, 3]
+    assert parse(cam_to_world=moved).controls(1, 3).cam_to_world[:, 0, 3].tolist() == [3, 3, 3]
 
 
 def test_chunks_beyond_the_poses_stand_still():
@@ -144,8 +144,16 @@ def test_the_longest_step_spans_chunks():
         (START, {"intrinsics": np.zeros((1, 4), np.float32)}, "intrinsics: row 0: wanted positive focal lengths"),
         (Envelope(is_start=True), {"pixels": PIXELS}, "sequence_id: wanted an id beside sequence_start"),
         (Envelope(parameters={"session_start": True}), {"pixels": PIXELS}, "parameter 'session': wanted an id beside"),
-        (Envelope(parameters={"session": ""}), {"pixels": PIXELS}, "parameter 'session': wanted a non-empty string"),
-        (Envelope(parameters={"session": True}), {"pixels": PIXELS}, "parameter 'session': wanted a non-empty string"),
+        (Envelope(parameters={"session": ""}), {"pixels": PIXELS}, "parameter 'session': wanted an integer of 1"),
+        (Envelope(parameters={"session": True}), {"pixels": PIXELS}, "parameter 'session': wanted an integer of 1"),
+        (Envelope(parameters={"session": -5}), {"pixels": PIXELS}, "parameter 'session': wanted an integer of 1"),
+        (Envelope("x" * 129), {}, "sequence_id: wanted an integer of 1 or more, or a string of 1 to 128 characters"),
+        (
+            Envelope(parameters={"session": 1, "sequence_id": 2}),
+            {},
+            "parameter 'session': wanted session or sequence_id",
+        ),
+        (START, {"actions": texts("wasdwasdw")}, "actions: frame 0: wanted at most 8 keys, got 9 bytes"),
         (
             Envelope(parameters={"session": "a", "session_start": "yes"}),
             {"pixels": PIXELS},
@@ -167,15 +175,27 @@ def test_what_cannot_be_meant_is_refused_by_name(envelope, tensors, says):
     ("tensors", "says"),
     [
         ({"num_chunks": number(65, np.int32)}, "num_chunks: wanted at most 64 chunks in one request, got 65"),
-        ({"cam_to_world": poses(193)}, "num_chunks: wanted at most 64 chunks in one request, got 65"),
+        ({"cam_to_world": poses(193)}, "cam_to_world: wanted at most 192 poses in one request, got 193"),
+        ({"actions": texts(*["w"] * 193)}, "actions: wanted at most 192 entries in one request, got 193"),
         ({"prompt": texts("x" * 4097)}, "prompt: wanted at most 4096 bytes, got 4097"),
-        ({"pixels": np.broadcast_to(np.uint8(0), (1, 6000, 6000, 3))}, "pixels: wanted at most 33554432 pixels"),
+        ({"pixels": np.broadcast_to(np.uint8(0), (1, 6000, 6000, 3))}, "pixels: wanted at most 16777216 pixels"),
     ],
 )
 def test_what_passes_a_limit_is_too_large(tensors, says):
     with pytest.raises(TooLargeError) as caught:
         parse(START, **tensors)
     assert str(caught.value).startswith(says)
+
+
+def test_a_clients_own_words_are_cut_short_in_a_message():
+    with pytest.raises(InvalidInputError) as caught:
+        parse(Envelope(parameters={"ü" * 10_000: 1}), pixels=PIXELS)
+    assert len(str(caught.value)) < 200
+    assert str(caught.value).isascii()
+
+
+def test_a_start_brings_its_prompt_with_it_and_does_not_switch_to_it():
+    assert parse(START, prompt=texts("night")).controls(0, 3).prompt is None
 
 
 def test_forwarded_headers_and_tritons_own_parameters_pass():

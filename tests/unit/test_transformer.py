@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import WanTransformer3DModel
+from safetensors.torch import load_file, save_file
 from worldmodel import golden
 from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST
 from worldmodel.layers import rotary_table, seed_parameters
@@ -47,6 +49,26 @@ def test_the_vectors_of_other_implementations_are_reproduced(folder):
     assert [(result.name, result.error) for result in results if not result.holds] == []
 
 
+def test_a_wrong_vector_is_told_and_fails_the_command(tmp_path, capsys):
+    folder = VECTORS / "lingbot_stream_golden"
+    if not folder.is_dir():
+        pytest.skip("the vectors lingbot_stream_golden are not on this machine")
+    for name in ("config.json", "weights.safetensors"):
+        (tmp_path / name).symlink_to(folder / name)
+    vectors = load_file(folder / "vectors.safetensors")
+    vectors["x0"][2] += 0.01
+    save_file(vectors, tmp_path / "vectors.safetensors")
+    assert golden.main([str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in out.splitlines() if "BEYOND" in line] == ["x0[chunk 2]"]
+    assert "30 vectors, 1 beyond tolerance" in out
+
+
+def test_a_folder_that_is_none_is_a_misuse(tmp_path, capsys):
+    assert golden.main([str(tmp_path / "nowhere")]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
 def diffusers_name(name):
     for ours, theirs in DIFFUSERS_NAMES.items():
         name = name.replace(ours, theirs)
@@ -54,10 +76,9 @@ def diffusers_name(name):
 
 
 def test_blocks_without_camera_equal_diffusers_wan():
-    diffusers = pytest.importorskip("diffusers")
     sizes = EMBEDDED.transformer
     torch.manual_seed(0)
-    theirs = diffusers.WanTransformer3DModel(
+    theirs = WanTransformer3DModel(
         patch_size=(1, 2, 2),
         num_attention_heads=sizes.num_heads,
         attention_head_dim=sizes.head_dim,

@@ -37,7 +37,7 @@ def test_equal_inputs_give_equal_bytes_past_the_roll():
     )
 
 
-@pytest.mark.parametrize("reuse_budget", [0, 30_000])
+@pytest.mark.parametrize("reuse_budget", [0, 7_000])
 def test_frames_are_bit_equal_without_conditioner_reuse(reuse_budget):
     with_reuse, without = tiny_world(), tiny_world(conditioner_budget_bytes=reuse_budget)
     assert np.array_equal(
@@ -62,7 +62,7 @@ def test_nothing_of_a_chunk_stays_bound_to_the_blocks():
     world = tiny_world()
     run(world, world.start(picture()), 1)
     assert all(block.camera_scale is None and block.kv_keys is None for block in world.blocks)
-    assert world.counters.conditioner_bytes == 0
+    assert world.counters.conditioner_peak_bytes == 3 * 6912
 
 
 @pytest.mark.parametrize("step", [0, 2, 4])
@@ -150,14 +150,14 @@ def test_a_picture_seen_before_is_not_encoded_again():
 
 
 def test_the_picture_cache_keeps_to_its_budget():
-    world = tiny_world()
-    for seed in (0, *range(1, 40), 0):
+    # A condition: 20 channels x 6 latent frames x 4 x 6 cells x 4 B = 11,520 B; two fit.
+    world = tiny_world(picture_cache_bytes=25_000)
+    for seed in (0, 1, 0, 2):  # 1 is the least recently used when 2 comes
         world.start(picture(seed))
-    assert world.counters.picture_cache_hits == 1
-    world._picture_cache_bytes = 0
-    world.start(picture(77))
-    world.start(picture(77))
-    assert world.counters.picture_cache_hits == 1
+    assert (world.counters.pictures_encoded, world.counters.picture_cache_hits) == (3, 1)
+    world.start(picture(0))
+    world.start(picture(1))
+    assert (world.counters.pictures_encoded, world.counters.picture_cache_hits) == (4, 2)
 
 
 def test_a_session_weighs_what_was_announced():
@@ -172,7 +172,9 @@ def test_a_session_weighs_what_was_announced():
         *(session.decoder_memory or ()),
         session.condition,
     ]
-    assert sum(tensor.nbytes for tensor in tensors) == world.session_bytes()
+    # Whole storages: a view of a few bytes can keep megabytes alive.
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    assert sum(storages.values()) == world.session_bytes()
 
 
 def test_a_session_goes_on_past_the_end_of_the_published_position_table():
@@ -181,6 +183,17 @@ def test_a_session_goes_on_past_the_end_of_the_published_position_table():
     session.next_latent_frame = 1023  # the published table ends at 1024
     session.cache.frames = (0, 1, 2, 1017, 1018, 1019, 1020, 1021, 1022)
     assert len(run(world, session, 2)) == 21
+
+
+def test_numbers_that_run_over_fail_the_chunk_and_not_the_session():
+    world = tiny_world()
+    session = world.start(picture())
+    weight = world.transformer.head.head.weight
+    weight[0, 0] = torch.inf
+    with pytest.raises(FloatingPointError):
+        world.next_chunk(session, Controls(), lambda: None)
+    weight[0, 0] = 0
+    assert len(run(world, session, 1)) == 9
 
 
 def test_the_condition_settles_into_black_and_its_last_frame_repeats():

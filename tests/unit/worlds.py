@@ -23,12 +23,17 @@ TINY = WorldConfig(
 )
 
 
-def tiny_world(config: WorldConfig = TINY, seed: int = 0, conditioner_budget_bytes: int | None = None) -> World:
+def tiny_world(
+    config: WorldConfig = TINY,
+    seed: int = 0,
+    conditioner_budget_bytes: int | None = None,
+    picture_cache_bytes: int = 1 << 20,
+) -> World:
     transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
     seed_parameters(transformer, seed)
     seed_parameters(codec, seed + 1)
     cpu = torch.device("cpu")
-    return World(config, transformer, codec, cpu, torch.float32, conditioner_budget_bytes, picture_cache_bytes=1 << 20)
+    return World(config, transformer, codec, cpu, torch.float32, conditioner_budget_bytes, picture_cache_bytes)
 
 
 def picture(seed: int = 0, height: int = 32, width: int = 48) -> np.ndarray:

@@ -7,16 +7,16 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 import json  # noqa: E402
 import logging  # noqa: E402
-import secrets  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 from worldmodel.emitter import Batch  # noqa: E402
-from worldmodel.engine import COUNTS, Engine, Stats  # noqa: E402
-from worldmodel.errors import InternalError, WorldError  # noqa: E402
+from worldmodel.engine import Engine  # noqa: E402
+from worldmodel.errors import WorldError, internal_error  # noqa: E402
 from worldmodel.loading import Instance, load_world  # noqa: E402
+from worldmodel.metrics import COUNTS, Stats, changes  # noqa: E402
 from worldmodel.request import Envelope, parse_request  # noqa: E402
 from worldmodel.serving import read_parameters  # noqa: E402
 
@@ -54,18 +54,23 @@ class TritonPythonModel:
         self.engine.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Check and queue; the answers come from the engine's emitter thread."""
+        """Check and queue. What is refused is answered here, all else by the engine's emitter thread."""
         for request in requests:
-            reply = TritonReply(request.get_response_sender())
             try:
-                tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-                self.engine.submit(parse_request(tensors, read_envelope(request), self.config, self.serving), reply)
-            except WorldError as error:
-                reply.fail(error)
+                self._take(request)
             except Exception:
-                reference = secrets.token_hex(4)
-                log.exception("INTERNAL %s", reference)
-                reply.fail(InternalError(f"the request failed; the server's log has it as {reference}"))
+                # Triton itself refused: the other requests must not go with this one.
+                log.exception("a request could not be answered")
+
+    def _take(self, request: Any) -> None:
+        reply = TritonReply(request.get_response_sender())
+        try:
+            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            self.engine.submit(parse_request(tensors, read_envelope(request), self.config, self.serving), reply)
+        except WorldError as error:
+            reply.fail(error)
+        except Exception:
+            reply.fail(internal_error("the request failed"))
 
     def finalize(self) -> None:
         """Stop at the next denoising step."""
@@ -132,13 +137,10 @@ class Metrics:
 
     def __call__(self, stats: Stats) -> None:
         """Bring the page up to date; each call to Triton crosses a process, so only what changed is sent."""
-        for name, value in vars(stats).items():
-            change = value - getattr(self._last, name)
-            if change and name in COUNTS:
-                self._metrics[name].increment(change)
-            elif change:
-                self._metrics[name].set(value)
-        self._last = stats
+        told, self._last = self._last, stats  # first: a call that fails must not count the others twice
+        for name, value in changes(told, stats).items():
+            metric = self._metrics[name]
+            metric.increment(value) if name in COUNTS else metric.set(value)
 
 
 class TritonLog(logging.Handler):

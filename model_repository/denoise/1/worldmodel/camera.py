@@ -17,10 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from worldmodel.config import PATCH, RAY_CHANNELS, SPATIAL_STRIDE, WorldConfig
+from worldmodel.config import RAY_CHANNELS, SPATIAL_STRIDE, WorldConfig
 from worldmodel.errors import InvalidInputError
 
 Array = NDArray[np.float64]
+
+MAX_STEP = 1e4  # model units in one latent frame; beyond, the model's numbers run over
+LEAST_STEP = 0.01  # of the configured translation scale: less is jitter, and sets no scale
 
 MOVE_KEYS = {"w": (0.0, 1.0), "s": (0.0, -1.0), "d": (1.0, 0.0), "a": (-1.0, 0.0)}  # right, forward
 LOOK_KEYS = {"l": (1.0, 0.0), "j": (-1.0, 0.0), "i": (0.0, 1.0), "k": (0.0, -1.0)}  # yaw to the right, pitch up
@@ -31,7 +34,7 @@ KEYS = "wasdijkl"
 class CameraState:
     """Where a session's camera is, and what later requests are measured against."""
 
-    pose: Array  # [4, 4], in the session's world
+    cam_to_origin: Array  # [4, 4], in the session's world
     intrinsics: Array  # [4], of the model's picture
     scale: float | None  # client units per model unit; None until a moving chunk has set it
     alignment: Array | None = None  # [4, 4], client's world -> session's world; None until poses have come
@@ -69,7 +72,7 @@ def largest_step(relative: Array) -> float:
 
 
 def check_poses(poses: Array) -> None:
-    """Refuse what is not a camera pose, naming the frame.
+    """Refuse what is not a camera pose, naming the first frame that is none.
 
     Args:
         poses: [T, 4, 4].
@@ -77,26 +80,29 @@ def check_poses(poses: Array) -> None:
     Raises:
         InvalidInputError: not finite, not a rotation within 1e-3, mirrored, or a bottom row that is not 0 0 0 1.
     """
-    for frame, pose in enumerate(poses):
-        where = f"cam_to_world: frame {frame}"
-        if not np.isfinite(pose).all():
-            raise InvalidInputError(f"{where} has a number that is not finite")
-        if np.abs(pose[3] - (0, 0, 0, 1)).max() > 1e-3:
-            hint = " (the matrix looks transposed)" if np.abs(pose[:3, 3]).max() < 1e-6 else ""
-            raise InvalidInputError(f"{where}: wanted the bottom row 0 0 0 1, got {_row(pose[3])}{hint}")
-        rotation = pose[:3, :3]
-        determinant = float(np.linalg.det(rotation))
-        if determinant < 0:
-            raise InvalidInputError(
-                f"{where} is not a rotation (det = {determinant:.3f}): an axis is mirrored; wanted OpenCV axes, "
-                "x right, y down, z forward"
-            )
-        error = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
-        if error > 1e-3:
-            raise InvalidInputError(
-                f"{where} is not a rotation (R R^T is {error:.4g} from the identity, det = {determinant:.3f}): "
-                "wanted orthonormal within 0.001"
-            )
+    for frame in np.flatnonzero(~np.isfinite(poses).all(axis=(1, 2)))[:1]:
+        raise InvalidInputError(f"cam_to_world: frame {frame} has a number that is not finite")
+    bottom = np.abs(poses[:, 3] - (0, 0, 0, 1)).max(axis=1)
+    rotation = poses[:, :3, :3]
+    skew = np.abs(rotation @ rotation.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2))
+    determinant = np.linalg.det(rotation)
+    for frame in np.flatnonzero((bottom > 1e-3) | (skew > 1e-3) | (determinant < 0))[:1]:
+        raise InvalidInputError(f"cam_to_world: frame {frame}{_fault(poses[frame], skew[frame], determinant[frame])}")
+
+
+def _fault(pose: Array, skew: float, determinant: float) -> str:
+    if np.abs(pose[3] - (0, 0, 0, 1)).max() > 1e-3:
+        hint = " (the matrix looks transposed)" if np.abs(pose[:3, 3]).max() < 1e-6 else ""
+        return f": wanted the bottom row 0 0 0 1, got {_row(pose[3])}{hint}"
+    if determinant < 0:
+        return (
+            f" is not a rotation (det = {determinant:.3f}): an axis is mirrored; wanted OpenCV axes, x right, y down, "
+            "z forward"
+        )
+    return (
+        f" is not a rotation (R R^T is {skew:.4g} from the identity, det = {determinant:.3f}): "
+        "wanted orthonormal within 0.001"
+    )
 
 
 def _row(row: Array) -> str:
@@ -172,11 +178,6 @@ def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
     return cells.transpose(5, 2, 4, 0, 1, 3).reshape(-1, frames, height // stride, width // stride)
 
 
-def grid_of(height_px: int, width_px: int) -> tuple[int, int]:
-    """Token rows and columns of a picture."""
-    return height_px // SPATIAL_STRIDE // PATCH, width_px // SPATIAL_STRIDE // PATCH
-
-
 def parse_actions(actions: Sequence[str]) -> None:
     """Refuse unknown keys by name. One string a latent frame: "w", "wl", "" (nothing pressed)."""
     for frame, pressed in enumerate(actions):
@@ -200,11 +201,11 @@ def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Arra
     """
     alignment = state.alignment
     if alignment is None:
-        here = state.pose if state.pending is None else state.pose @ state.pending
+        here = state.cam_to_origin if state.pending is None else state.cam_to_origin @ state.pending
         alignment = here @ invert_rigid(poses[0])
     placed = alignment @ poses
-    relative = relative_to_previous(placed, placed[0] if is_first else state.pose)
-    return relative, dataclasses.replace(state, pose=placed[-1], alignment=alignment, pending=None)
+    relative = relative_to_previous(placed, placed[0] if is_first else state.cam_to_origin)
+    return relative, dataclasses.replace(state, cam_to_origin=placed[-1], alignment=alignment, pending=None)
 
 
 def follow_actions(
@@ -218,7 +219,7 @@ def follow_actions(
     Returns:
         Relative poses [T, 4, 4] in client units, and the state after them.
     """
-    pose, pending, steps = state.pose, state.pending, []
+    pose, pending, steps = state.cam_to_origin, state.pending, []
     for frame, pressed in enumerate(actions):
         target = _act(pose if pending is None else pose @ pending, pressed, config, state.scale)
         if is_first and frame == 0:
@@ -230,7 +231,7 @@ def follow_actions(
     # The client's poses no longer say where the camera is, unless nothing moved.
     moved = any(actions) or state.pending is not None
     alignment = None if moved else state.alignment
-    return np.stack(steps), dataclasses.replace(state, pose=pose, pending=pending, alignment=alignment)
+    return np.stack(steps), dataclasses.replace(state, cam_to_origin=pose, pending=pending, alignment=alignment)
 
 
 def _act(pose: Array, pressed: str, config: WorldConfig, scale: float | None) -> Array:
@@ -273,19 +274,29 @@ def to_model_units(
 ) -> tuple[Array, CameraState]:
     """Divide translations by the session's scale, fixing the scale by the configured rule when it is still open.
 
+    Keys move in model units, so they neither need a scale nor set one.
+
     Args:
         relative: [T, 4, 4], in client units, as the follow functions return them.
         clip_step: the longest step among all poses of the request, for the whole-clip rule; None while keys steer.
 
     Returns:
-        [T, 4, 4] in model units, and the state, its scale set once and then frozen.
+        [T, 4, 4] in model units, and the state; the first poses that really move set its scale, which then stays.
+
+    Raises:
+        InvalidInputError: a step so long that the model's numbers would run over.
     """
     scale = state.scale
     if scale is None and clip_step is not None:
         step = clip_step if config.translation_rule == "clip_max" else largest_step(relative)
-        scale = step if step > 0 else None
+        scale = step if step > LEAST_STEP * config.translation_scale else None
     scaled = relative.copy()
     scaled[:, :3, 3] /= scale or config.translation_scale
+    if largest_step(scaled) > MAX_STEP:
+        raise InvalidInputError(
+            f"cam_to_world: a step of {largest_step(relative):.4g} from one latent frame to the next is "
+            f"{largest_step(scaled):.4g} model units, wanted at most {MAX_STEP:.0f}; is translation_scale right?"
+        )
     return scaled, dataclasses.replace(state, scale=scale)
 
 

@@ -37,7 +37,8 @@ class MemoryBlock(nn.Module):
     def forward(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Run [time * B, width, rows, columns] after its `last` frame [B, ...]; return it and the new last frame."""
         past = torch.cat([last, x[: -last.shape[0]]])
-        return functional.relu(x + self.conv(torch.cat([x, past], dim=1))), x[-last.shape[0] :]
+        # A copy: a view would keep the activations of the whole chunk alive with the session.
+        return functional.relu(x + self.conv(torch.cat([x, past], dim=1))), x[-last.shape[0] :].clone()
 
 
 class TimePool(nn.Module):

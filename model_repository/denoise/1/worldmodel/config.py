@@ -102,10 +102,17 @@ class WorldConfig:
             raise ValueError(f"{self.name}: timesteps must fall strictly, got {self.timesteps}")
         if not (self.timesteps[-1] > 0 and self.timesteps[0] <= 1000):
             raise ValueError(f"{self.name}: timesteps lie in (0, 1000], got {self.timesteps}")
-        for name in ("shift", "translation_scale"):
+        for name in ("shift", "translation_scale", "move_per_frame", "yaw_deg_per_frame", "pitch_deg_per_frame"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{self.name}: {name} must be positive, got {value}")
+        for name in ("condition_latent_frames", "max_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{self.name}: {name} must be 1 or more, got {getattr(self, name)}")
+        if not 0 < self.pitch_limit_deg < 90:
+            raise ValueError(f"{self.name}: pitch_limit_deg must lie in (0, 90), got {self.pitch_limit_deg}")
+        if self.codec.latent_channels != self.transformer.latent_channels:
+            raise ValueError(f"{self.name}: codec and transformer must have the same latent_channels")
         if not 0 < self.horizontal_fov_deg < 180:
             raise ValueError(f"{self.name}: horizontal_fov_deg must lie in (0, 180), got {self.horizontal_fov_deg}")
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from worldmodel.errors import WorldError
+from worldmodel.errors import WorldError, internal_error
 from worldmodel.pixels import Pixels
 from worldmodel.world import Timings
 
@@ -51,11 +51,19 @@ class Reply(Protocol):
         """Whether the client has gone or cancelled."""
 
 
+@dataclass
+class Delivery:
+    """The way of one request's answers; once it is lost, nobody waits for more of them."""
+
+    reply: Reply
+    is_lost: bool = False
+
+
 @dataclass(frozen=True)
 class Frames:
     """A finished chunk to be sent."""
 
-    reply: Reply
+    delivery: Delivery
     frames: torch.Tensor  # [n, H, W, 3] uint8, on the device
     first_frame: int
     chunk_index: int
@@ -70,7 +78,7 @@ class Frames:
 class Nothing:
     """An answer without frames: what was asked for has come true."""
 
-    reply: Reply
+    delivery: Delivery
     frame_px: tuple[int, int]
     chunk_index: int
     event_id: int
@@ -80,8 +88,11 @@ class Nothing:
 class Failure:
     """A refusal or failure to be sent."""
 
-    reply: Reply
+    delivery: Delivery
     error: WorldError
+
+
+Answer = Frames | Nothing | Failure
 
 
 class Emitter:
@@ -89,7 +100,7 @@ class Emitter:
 
     def __init__(self, response_bytes: int) -> None:
         self._response_bytes = response_bytes
-        self._queue: queue.Queue[Frames | Nothing | Failure | None] = queue.Queue(DEPTH)
+        self._queue: queue.Queue[Answer | None] = queue.Queue(DEPTH)
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._download = Download(torch.device("cpu"))
 
@@ -98,30 +109,49 @@ class Emitter:
         self._download = Download(device)
         self._thread.start()
 
-    def put(self, answer: Frames | Nothing | Failure) -> None:
+    def put(self, answer: Answer) -> None:
         """Send this after all that came before; waits while too much is under way."""
         self._queue.put(answer)
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, then stop."""
         if self._thread.is_alive():
-            self._queue.put(None)
+            self._queue.put(None, timeout=timeout_s)
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (answer := self._queue.get()) is not None:
-            try:
-                self._send(answer)
-            except Exception:
-                # The client is gone, or Triton refused the response: this request is lost, the next one is not.
-                log.exception("an answer could not be sent")
+        while self._answer_next():
+            pass
 
-    def _send(self, answer: Frames | Nothing | Failure) -> None:
+    def _answer_next(self) -> bool:
+        """Send one answer; a method of its own, so that nothing sent stays alive while the thread waits."""
+        answer = self._queue.get()
+        if answer is None:
+            return False
+        if answer.delivery.is_lost:
+            return True
+        try:
+            self._send(answer)
+        except Exception:
+            self._give_up(answer.delivery)
+        return True
+
+    def _give_up(self, delivery: Delivery) -> None:
+        """The client is gone, or Triton refused a response: this request ends here, and the next one is not harmed."""
+        delivery.is_lost = True
+        error = internal_error("an answer could not be sent")
+        try:
+            delivery.reply.fail(error)
+        except Exception:
+            log.exception("nor could its failure")
+
+    def _send(self, answer: Answer) -> None:
+        reply = answer.delivery.reply
         if isinstance(answer, Failure):
-            answer.reply.fail(answer.error)
+            reply.fail(answer.error)
         elif isinstance(answer, Nothing):
             nothing, place = np.zeros((0, *answer.frame_px, 3), np.uint8), (answer.chunk_index, 0, 1)
-            answer.reply.send(Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last=True))
+            reply.send(Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last=True))
         else:
             self._send_frames(answer)
 
@@ -142,7 +172,7 @@ class Emitter:
                 1e3 * (now - began),
                 1e3 * (now - answer.began_s),
             )
-            answer.reply.send(
+            answer.delivery.reply.send(
                 Batch(
                     some,
                     np.arange(first, first + len(some), dtype=np.int64),

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import logging
 import queue
-import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 
-from worldmodel.emitter import Emitter, Failure, Frames, Nothing, Reply
+from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Frames, Nothing, Reply
 from worldmodel.errors import (
     BusyError,
     CancelledError,
-    InternalError,
     SessionNotFoundError,
     UnavailableError,
     WorldError,
+    internal_error,
 )
+from worldmodel.metrics import Stats
 from worldmodel.request import Request
 from worldmodel.serving import ServingConfig
 from worldmodel.session import Entry, Session, SessionId, SessionTable
@@ -39,36 +39,13 @@ log = logging.getLogger("worldstream")
 
 SWEEP_S = 0.5  # how often an idle engine looks for expired sessions
 
-Answer = Frames | Nothing | Failure
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What the engine has done since it started, and what it holds now."""
-
-    chunks: int = 0
-    frames: int = 0
-    denoising_steps: int = 0
-    conditioner_evaluations: int = 0
-    conditioner_reuses: int = 0
-    pictures_encoded: int = 0
-    picture_cache_hits: int = 0
-    active_sessions: int = 0
-    session_bytes: int = 0
-    queued_requests: int = 0
-    conditioner_bytes: int = 0
-
-
-GAUGES = ("active_sessions", "session_bytes", "queued_requests", "conditioner_bytes")
-COUNTS = tuple(each.name for each in fields(Stats) if each.name not in GAUGES)
-
 
 @dataclass
 class Job:
     """A request on its way, one chunk at a time."""
 
     request: Request
-    reply: Reply
+    delivery: Delivery
     waiting_since_s: float
     chunks_done: int = 0
 
@@ -89,6 +66,9 @@ class _Queues:
     def num_waiting(self) -> int:
         return sum(len(lane) for lane in self.lanes.values())
 
+    def picture_bytes(self) -> int:
+        return sum(job.request.picture_bytes for lane in self.lanes.values() for job in lane)
+
 
 class Engine:
     """Serves requests on one device."""
@@ -100,7 +80,7 @@ class Engine:
 
         Args:
             make_world: called once, on the compute thread.
-            on_change: called on the compute thread after every change worth a metric.
+            on_change: called on the compute thread after every turn, and when idle sessions have expired.
         """
         self._make_world = make_world
         self._serving = serving
@@ -109,6 +89,7 @@ class Engine:
         self._queues = _Queues()
         self._changed = threading.Condition()
         self._is_closing = False
+        self._has_failed = False
         self._num_single = 0
         self._num_chunks = 0
         self._num_frames = 0
@@ -138,10 +119,9 @@ class Engine:
         """
         now = time.monotonic()
         with self._changed:
-            if self._is_closing:
-                raise UnavailableError("engine: the server is shutting down")
+            self._check_open()
             session = self._admit(request, now)
-            self._queues.put(session, Job(request, reply, now))
+            self._queues.put(session, Job(request, Delivery(reply), now))
             self._changed.notify()
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -149,15 +129,23 @@ class Engine:
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        self._compute.join(timeout_s)
-        self._emitter.close(timeout_s)
+        if self._compute.is_alive():
+            self._compute.join(timeout_s)
+        if not self._compute.is_alive():  # else it may still have answers
+            self._emitter.close(timeout_s)
+
+    def _check_open(self) -> None:
+        if self._has_failed:
+            raise UnavailableError("engine: it has failed; the server has to be restarted")
+        if self._is_closing:
+            raise UnavailableError("engine: the server is shutting down")
 
     def _admit(self, request: Request, now_s: float) -> SessionId:
         is_bare_end = request.num_chunks == 0
         session = request.session
         if not request.is_start and session is not None:
             self._drop_expired(now_s)
-            entry = self._table.find(session)
+            entry = self._table.find(session, is_bare_end)
             waiting = len(self._queues.lanes.get(session, ()))
             if not is_bare_end:  # a client that wants to stop is never too much
                 self._check_room(waiting)
@@ -169,6 +157,7 @@ class Engine:
         if session is None:
             self._num_single += 1
             session = ("single", self._num_single)
+        self._check_pictures(request)
         entry = self._table.admit(session, self._session_bytes, now_s)
         entry.is_ending = request.is_end
         return session
@@ -183,11 +172,21 @@ class Engine:
         if total >= self._serving.max_requests:
             raise BusyError(f"request: {total} of {self._serving.max_requests} places are taken; try again later")
 
-    def _drop_expired(self, now_s: float) -> None:
-        for session in self._table.expired(now_s):
-            if session not in self._queues.lanes:
-                self._table.remove(session)
-                log.info("a session expired after %.0f s without a request", self._serving.session_idle_timeout_s)
+    def _check_pictures(self, request: Request) -> None:
+        """Pictures wait with their requests until their session is made: outside of the sessions' budget."""
+        waiting = self._queues.picture_bytes()
+        if waiting and waiting + request.picture_bytes > self._serving.max_waiting_picture_bytes:
+            raise BusyError(
+                f"pixels: {waiting} bytes of pictures wait to start a session, this one has {request.picture_bytes}, "
+                f"wanted at most {self._serving.max_waiting_picture_bytes} in all; try again later"
+            )
+
+    def _drop_expired(self, now_s: float) -> bool:
+        idle = [session for session in self._table.expired(now_s) if session not in self._queues.lanes]
+        for session in idle:
+            self._table.remove(session)
+            log.info("a session expired after %.0f s without a request", self._serving.session_idle_timeout_s)
+        return bool(idle)
 
     def _run_compute(self) -> None:
         try:
@@ -196,32 +195,46 @@ class Engine:
             self._ready.put(error)
             return
         self._ready.put(self._world)
-        while (turn := self._next_turn()) is not None:
-            session, job = turn
-            answer, is_done = self._serve(self._table.entries[session], job)
-            with self._changed:
-                others = self._after_turn(session, job, is_done)
-            if is_done:
-                self._report()
-            for each in (answer, *others):
-                self._emitter.put(each)
-            if not is_done:  # frames first, then the metrics
-                self._report()
+        try:
+            while self._take_turn():
+                pass
+        except Exception:
+            # Our own bug, outside of any request: better to refuse than to accept what nobody serves.
+            log.exception("the engine has failed")
+            self._has_failed = True
         self._refuse_all()
+
+    def _take_turn(self) -> bool:
+        """Compute one chunk; a method of its own, so that nothing of it stays alive while the thread waits."""
+        turn = self._next_turn()
+        if turn is None:
+            return False
+        session, job = turn
+        answer, is_done = self._serve(self._table.entries[session], job)
+        with self._changed:
+            others = self._after_turn(session, job, is_done)
+        if is_done:
+            self._report()
+        for each in (answer, *others):
+            self._emitter.put(each)
+        if not is_done:  # frames first, then the metrics
+            self._report()
+        return True
 
     def _next_turn(self) -> tuple[SessionId, Job] | None:
         """The next session that has work, and its first request; None when closing."""
-        with self._changed:
-            while not self._is_closing:
+        while True:
+            with self._changed:
+                if self._is_closing:
+                    return None
                 if self._queues.turns:
                     session = self._queues.turns.popleft()
                     return session, self._queues.lanes[session][0]
-                before = len(self._table.entries)
-                self._drop_expired(time.monotonic())
-                if len(self._table.entries) != before:
-                    self._report()
-                self._changed.wait(SWEEP_S)
-            return None
+                has_expired = self._drop_expired(time.monotonic())
+                if not has_expired:
+                    self._changed.wait(SWEEP_S)
+            if has_expired:
+                self._report()
 
     def _serve(self, entry: Entry, job: Job) -> tuple[Answer, bool]:
         """Compute one chunk of a request, or find another answer; and whether the request is done with."""
@@ -232,13 +245,13 @@ class Engine:
             self._poll(entry, job)
             if entry.session is None:
                 entry.session = self._start_session(job.request)
+                job.request = replace(job.request, picture=None)  # it has done its part
             return self._serve_chunk(entry.session, entry, job, began)
         except WorldError as error:
-            return Failure(job.reply, error), True
+            # Without its traceback, which would keep the chunk's tensors alive until the answer has gone.
+            return Failure(job.delivery, error.with_traceback(None)), True
         except Exception:
-            reference = secrets.token_hex(4)
-            log.exception("INTERNAL %s", reference)
-            return Failure(job.reply, InternalError(f"the chunk failed; the server's log has it as {reference}")), True
+            return Failure(job.delivery, internal_error("the chunk failed")), True
 
     def _serve_chunk(self, session: Session, entry: Entry, job: Job, began_s: float) -> tuple[Frames, bool]:
         controls = job.request.controls(job.chunks_done, session.config.chunk_latent_frames)
@@ -246,7 +259,7 @@ class Engine:
         job.chunks_done += 1
         is_done = job.chunks_done == job.request.num_chunks
         frames = Frames(
-            job.reply,
+            job.delivery,
             chunk.frames,
             first_frame=session.next_frame,
             chunk_index=session.chunk_index,
@@ -265,7 +278,7 @@ class Engine:
     def _nothing(self, entry: Entry, job: Job) -> Nothing:
         config = self._world.config
         chunk_index = 0 if entry.session is None else entry.session.chunk_index
-        return Nothing(job.reply, (config.height_px, config.width_px), chunk_index, job.request.event_id)
+        return Nothing(job.delivery, (config.height_px, config.width_px), chunk_index, job.request.event_id)
 
     def _start_session(self, request: Request) -> Session:
         assert request.picture is not None
@@ -275,11 +288,10 @@ class Engine:
 
     def _poll(self, entry: Entry, job: Job) -> None:
         """Give the request up if nobody wants it any more."""
-        if self._is_closing:
-            raise UnavailableError("engine: the server is shutting down")
+        self._check_open()
         if entry.is_stopped:
             raise CancelledError("request: its session was ended while it ran or waited")
-        if job.reply.is_cancelled():
+        if job.delivery.is_lost or job.delivery.reply.is_cancelled():
             left = (
                 "the session was not started" if entry.session is None else "the session is as it was before this chunk"
             )
@@ -307,16 +319,20 @@ class Engine:
         lane.clear()
         gone = SessionNotFoundError("sequence_id: the session was ended, or its start failed, before this request ran")
         # What a bare end asks for has come true.
-        return [self._nothing(entry, job) if job.request.num_chunks == 0 else Failure(job.reply, gone) for job in jobs]
+        return [
+            self._nothing(entry, job) if job.request.num_chunks == 0 else Failure(job.delivery, gone) for job in jobs
+        ]
 
     def _refuse_all(self) -> None:
         with self._changed:
+            self._is_closing = True
             jobs = [job for lane in self._queues.lanes.values() for job in lane]
             self._queues = _Queues()
             self._table.entries.clear()
         self._report()
+        reason = "it has failed; the server has to be restarted" if self._has_failed else "the server is shutting down"
         for job in jobs:
-            self._emitter.put(Failure(job.reply, UnavailableError("engine: the server is shutting down")))
+            self._emitter.put(Failure(job.delivery, UnavailableError(f"engine: {reason}")))
 
     def _report(self) -> None:
         try:
@@ -342,5 +358,5 @@ class Engine:
             active_sessions=num_sessions,
             session_bytes=session_bytes,
             queued_requests=num_waiting,
-            conditioner_bytes=counters.conditioner_bytes,
+            conditioner_peak_bytes=counters.conditioner_peak_bytes,
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+
 
 class WorldError(Exception):
     """A refusal or failure that the client may read: names the input, what was wanted and what came."""
@@ -59,3 +62,10 @@ class UnavailableError(WorldError):
 
 class InternalError(WorldError):
     """Our own fault; the message carries a reference into the log and nothing else."""
+
+
+def internal_error(what: str) -> InternalError:
+    """Log the exception that is being handled, under a random reference; the error carries only that."""
+    reference = secrets.token_hex(4)
+    logging.getLogger("worldstream").exception("INTERNAL %s: %s", reference, what)
+    return InternalError(f"{what}; the server's log has it as {reference}")

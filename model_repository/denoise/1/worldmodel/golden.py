@@ -124,7 +124,7 @@ def _check_window(world: World, vectors: Mapping[str, Tensor]) -> Iterator[Resul
             if f"block{layer}_{name}" in vectors:
                 wanted = vectors[f"block{layer}_{name}"]
                 yield _compare(f"block{layer}_{name}", value, wanted, CAMERA_TOLERANCE)
-    prompt = world.prompt_from_vectors("", vectors["text"])
+    prompt = world.prompt_from_vectors(vectors["text"])
     latent, condition = vectors["noise_latent"][None], vectors["condition"][None]
     cos, sin = _rotation(world, latent.shape[2])
     for layer, block in enumerate(world.blocks):
@@ -177,7 +177,7 @@ def _stream_session(world: World, vectors: Mapping[str, Tensor]) -> Session:
         world.new_cache(),
         vectors["condition"],
         cam.start_camera(intrinsics, 1.0),
-        world.prompt_from_vectors("", vectors["text"]),
+        world.prompt_from_vectors(vectors["text"]),
         seed=0,
         picture_px=(config.height_px, config.width_px),
         fit="crop",

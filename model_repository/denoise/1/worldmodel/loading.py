@@ -73,6 +73,8 @@ def choose_device(serving: ServingConfig, instance: Instance) -> tuple[torch.dev
         if not torch.cuda.is_available():
             raise ParameterError(f"parameter device: wanted {device}, but torch sees no GPU")
         device = torch.device("cuda", device.index or 0)
+        if device.index >= torch.cuda.device_count():
+            raise ParameterError(f"parameter device: wanted {device}, but torch sees {torch.cuda.device_count()} GPUs")
     if serving.dtype == "auto":
         return device, torch.bfloat16 if device.type == "cuda" else torch.float32
     return device, getattr(torch, serving.dtype)

@@ -23,7 +23,11 @@ from worldmodel.world import Controls
 
 PARAMETERS = ("fit", "session", "session_start", "session_end")
 # HTTP `generate` hands Triton's sequence fields over as parameters, and sets no correlation id.
-ALIASES = {"sequence_id": "session", "sequence_start": "session_start", "sequence_end": "session_end"}
+ALIASES = ("sequence_id", "sequence_start", "sequence_end")
+SESSION_NAMES = ("session", "session_start", "session_end", *ALIASES)
+MAX_KEYS = 8  # bytes of one entry of `actions`: every key once
+MAX_NAME = 128  # characters of a session's id
+SHOWN = 40  # characters of a client's own text in a message
 FITS = ("crop", "stretch")
 
 
@@ -46,7 +50,7 @@ class Request:
     is_end: bool
     num_chunks: int
     picture: Pixels | None = None  # [H, W, 3]
-    poses: cam.Array | None = None  # [T, 4, 4]
+    cam_to_world: cam.Array | None = None  # [T, 4, 4]
     intrinsics: cam.Array | None = None  # [1 or T, 4]
     actions: tuple[str, ...] | None = None
     translation_scale: float | None = None
@@ -56,21 +60,26 @@ class Request:
     event_id: int = -1
     fit: str = "crop"
 
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of the picture that waits with this request."""
+        return 0 if self.picture is None else self.picture.nbytes
+
     def controls(self, chunk: int, chunk_latent_frames: int) -> Controls:
         """What steers this request's n-th chunk; a chunk that is not full is filled by standing still."""
         frames = range(chunk * chunk_latent_frames, (chunk + 1) * chunk_latent_frames)
         return Controls(
-            poses=_rows(self.poses, frames),
+            cam_to_world=_rows(self.cam_to_world, frames),
             actions=None if self.actions is None else tuple(_pressed(self.actions, frame) for frame in frames),
             intrinsics=_rows(self.intrinsics, frames),
-            clip_step=None if self.poses is None else self._longest_step(),
-            prompt=self.prompt if chunk == 0 else None,
+            clip_step=None if self.cam_to_world is None else self._longest_step(self.cam_to_world),
+            prompt=self.prompt if chunk == 0 and not self.is_start else None,  # a start has its prompt already
             num_steps=self.num_steps,
         )
 
-    def _longest_step(self) -> float:
-        assert self.poses is not None
-        return cam.largest_step(cam.relative_to_previous(self.poses, self.poses[0]))
+    @staticmethod
+    def _longest_step(cam_to_world: cam.Array) -> float:
+        return cam.largest_step(cam.relative_to_previous(cam_to_world, cam_to_world[0]))
 
 
 def _rows(values: cam.Array | None, frames: range) -> cam.Array | None:
@@ -96,8 +105,9 @@ def parse_request(
     session, is_start, is_end, parameters = _session_of(envelope)
     starts = is_start or session is None
     picture = _picture(tensors.get("pixels"), starts, serving)
-    poses = _poses(tensors.get("cam_to_world"))
-    actions = _actions(tensors.get("actions"))
+    most = serving.max_chunks_per_request * config.chunk_latent_frames
+    poses = _poses(tensors.get("cam_to_world"), most)
+    actions = _actions(tensors.get("actions"), most)
     if poses is not None and actions is not None:
         raise InvalidInputError("actions: wanted cam_to_world or actions to steer a request, got both")
     num_chunks = _num_chunks(tensors, poses, actions, config, serving)
@@ -114,7 +124,7 @@ def parse_request(
         is_end=is_end or session is None,
         num_chunks=num_chunks,
         picture=picture,
-        poses=poses,
+        cam_to_world=poses,
         intrinsics=_intrinsics(tensors.get("intrinsics"), poses),
         actions=actions,
         translation_scale=_translation_scale(tensors),
@@ -131,36 +141,47 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
     for name in parameters:
         # Triton's own, and forwarded headers, are not ours to judge.
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
-            raise InvalidInputError(f"parameter {name!r} is unknown; wanted one of {', '.join(PARAMETERS)}")
-    for alias, name in ALIASES.items():
-        if alias in parameters:
-            parameters.setdefault(name, parameters.pop(alias))
+            raise InvalidInputError(f"parameter {_shown(name)} is unknown; wanted one of {', '.join(PARAMETERS)}")
     if envelope.correlation_id not in (0, ""):
-        for name in ALIASES.values():
+        for name in SESSION_NAMES:
             if name in parameters:
                 raise InvalidInputError(f"parameter {name!r}: this request carries a sequence_id already")
-        return _session_id(envelope.correlation_id), envelope.is_start, envelope.is_end, parameters
+        return _session_id("sequence_id", envelope.correlation_id), envelope.is_start, envelope.is_end, parameters
     if envelope.is_start or envelope.is_end:
         raise InvalidInputError("sequence_id: wanted an id beside sequence_start or sequence_end, got none")
-    is_start, is_end = (_flag(parameters, name) for name in ("session_start", "session_end"))
-    if "session" not in parameters:
+    given = [name for name in ("session", "sequence_id") if name in parameters]
+    flags = {name: _flag(parameters, name) for name in SESSION_NAMES if name.endswith(("_start", "_end"))}
+    is_start = flags["session_start"] or flags["sequence_start"]
+    is_end = flags["session_end"] or flags["sequence_end"]
+    if len(given) > 1:
+        raise InvalidInputError("parameter 'session': wanted session or sequence_id, got both")
+    if not given:
         if is_start or is_end:
             raise InvalidInputError("parameter 'session': wanted an id beside session_start or session_end, got none")
         return None, False, False, parameters
-    name = parameters["session"]
-    if type(name) not in (int, str) or name in (0, ""):
-        raise InvalidInputError(f"parameter 'session': wanted a non-empty string or an integer above 0, got {name!r}")
-    return _session_id(name), is_start, is_end, parameters
+    return _session_id(f"parameter {given[0]!r}", parameters[given[0]]), is_start, is_end, parameters
 
 
-def _session_id(name: int | str) -> SessionId:
-    return ("name" if isinstance(name, str) else "number", name)
+def _session_id(where: str, name: Any) -> SessionId:
+    if type(name) is int and name > 0:
+        return ("number", name)
+    if type(name) is str and 0 < len(name) <= MAX_NAME:
+        return ("name", name)
+    raise InvalidInputError(
+        f"{where}: wanted an integer of 1 or more, or a string of 1 to {MAX_NAME} characters, got {_shown(name)}"
+    )
+
+
+def _shown(value: Any) -> str:
+    """A client's own words in a message: short, and in ASCII."""
+    text = ascii(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 
 def _flag(parameters: Mapping[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
-        raise InvalidInputError(f"parameter {name!r}: wanted true or false, got {value!r}")
+        raise InvalidInputError(f"parameter {name!r}: wanted true or false, got {_shown(value)}")
     return value
 
 
@@ -170,7 +191,7 @@ def _fit(parameters: Mapping[str, Any], starts: bool) -> str:
     if not starts:
         raise InvalidInputError("parameter 'fit': is set when a session starts, and cannot change afterwards")
     if parameters["fit"] not in FITS:
-        raise InvalidInputError(f"parameter 'fit': wanted crop or stretch, got {parameters['fit']!r}")
+        raise InvalidInputError(f"parameter 'fit': wanted crop or stretch, got {_shown(parameters['fit'])}")
     return str(parameters["fit"])
 
 
@@ -191,21 +212,28 @@ def _picture(pixels: NDArray[Any] | None, starts: bool, serving: ServingConfig) 
     return np.array(pixels[0])  # a copy: Triton takes the request's memory back
 
 
-def _poses(cam_to_world: NDArray[Any] | None) -> cam.Array | None:
+def _poses(cam_to_world: NDArray[Any] | None, most: int) -> cam.Array | None:
     if cam_to_world is None:
         return None
     if len(cam_to_world) == 0:
         raise InvalidInputError("cam_to_world: wanted one pose or more, got none")
+    if len(cam_to_world) > most:
+        raise TooLargeError(f"cam_to_world: wanted at most {most} poses in one request, got {len(cam_to_world)}")
     poses = cam_to_world.astype(np.float64)
     cam.check_poses(poses)
     return poses
 
 
-def _actions(actions: NDArray[Any] | None) -> tuple[str, ...] | None:
+def _actions(actions: NDArray[Any] | None, most: int) -> tuple[str, ...] | None:
     if actions is None:
         return None
     if len(actions) == 0:
         raise InvalidInputError("actions: wanted one entry or more, got none")
+    if len(actions) > most:
+        raise TooLargeError(f"actions: wanted at most {most} entries in one request, got {len(actions)}")
+    for frame, value in enumerate(actions):
+        if len(value) > MAX_KEYS:
+            raise InvalidInputError(f"actions: frame {frame}: wanted at most {MAX_KEYS} keys, got {len(value)} bytes")
     pressed = tuple(_text("actions", value, f"frame {frame}") for frame, value in enumerate(actions))
     cam.parse_actions(pressed)
     return pressed

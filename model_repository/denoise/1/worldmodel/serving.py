@@ -31,7 +31,8 @@ class ServingConfig:
     max_chunks_per_request: int = 64
     max_requests_per_session: int = 4
     max_requests: int = 64
-    max_picture_pixels: int = 1 << 25
+    max_picture_pixels: int = 1 << 24
+    max_waiting_picture_bytes: int = 512 << 20
     max_prompt_bytes: int = 4096
     response_bytes: int = 1 << 20  # frames in one response, at least one frame
 
@@ -58,6 +59,9 @@ WORLD_OVERRIDES = (
     "pitch_deg_per_frame",
     "condition_latent_frames",
 )
+
+
+MAY_BE_ZERO = ("weights_seed", "conditioner_budget_bytes", "picture_cache_bytes")
 
 
 def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, ServingConfig]:
@@ -121,10 +125,10 @@ _FORMS: dict[type, tuple[str, Callable[[str], Any]]] = {
 def _checked(serving: ServingConfig) -> ServingConfig:
     for field in dataclasses.fields(serving):
         value = getattr(serving, field.name)
-        least = 0 if field.name in ("weights_seed", "conditioner_budget_bytes", "picture_cache_bytes") else 1
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if value < least and not (isinstance(value, float) and value > 0):
+        if type(value) is float and value <= 0:
+            raise ParameterError(f"parameter {field.name}: wanted more than 0, got {value}")
+        least = 0 if field.name in MAY_BE_ZERO else 1
+        if type(value) is int and value < least:
             raise ParameterError(f"parameter {field.name}: wanted {least} or more, got {value}")
     if serving.dtype not in ("auto", "float32", "bfloat16"):
         raise ParameterError(f"parameter dtype: wanted auto, float32 or bfloat16, got {serving.dtype!r}")

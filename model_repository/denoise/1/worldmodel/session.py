@@ -24,7 +24,6 @@ SessionId = tuple[str, str | int]  # kind and id: 7 and "7" are two sessions
 class Prompt:
     """A prompt as the layers read it: cross-attention keys and values, [1, H, S, D] each."""
 
-    text: str
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
 
@@ -133,14 +132,14 @@ class SessionTable:
         self.entries[session_id] = entry
         return entry
 
-    def find(self, session_id: SessionId) -> Entry:
-        """The live session with this id.
+    def find(self, session_id: SessionId, is_bare_end: bool = False) -> Entry:
+        """The live session with this id. One whose end has been asked for is found by a bare end only, and once.
 
         Raises:
             SessionNotFoundError: never started, ended, or expired.
         """
         entry = self.entries.get(session_id)
-        if entry is None or entry.is_ending:
+        if entry is None or entry.is_stopped or (entry.is_ending and not is_bare_end):
             raise SessionNotFoundError(
                 "sequence_id: no session with this id is live (never started, ended, or expired); "
                 "start one with sequence_start and a picture"

@@ -19,12 +19,12 @@ from torch import Tensor
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
 from worldmodel.conditioner import ChunkConditioning, condition_chunk
-from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig, frames_of_chunk
+from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig
 from worldmodel.kv_cache import KVCache, Placement
 from worldmodel.layers import rotary_table
 from worldmodel.pixels import Pixels, fit_picture, to_device, to_uint8
 from worldmodel.prompt import HashedWords
-from worldmodel.sampler import Watch, sample_chunk
+from worldmodel.sampler import sample_chunk
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.session import Prompt, Session, Staged
 from worldmodel.transformer import Block, CausalWorldTransformer
@@ -34,7 +34,7 @@ from worldmodel.transformer import Block, CausalWorldTransformer
 class Controls:
     """What steers one chunk. Either poses or actions, or neither; as many as the chunk has latent frames."""
 
-    poses: cam.Array | None = None  # [T, 4, 4], the client's world
+    cam_to_world: cam.Array | None = None  # [T, 4, 4], the client's world
     actions: tuple[str, ...] | None = None
     intrinsics: cam.Array | None = None  # [T, 4], pixels of the sent picture
     clip_step: float | None = None  # longest step among all poses of the request
@@ -57,7 +57,6 @@ class Chunk:
 
     staged: Staged
     frames: Tensor  # [n, H, W, 3] uint8, on the device
-    latent: Tensor  # [C, T, h, w] float32
     timings: Timings
 
 
@@ -69,7 +68,7 @@ class Counters:
         self.context_passes = 0
         self.conditioner_evaluations = 0
         self.conditioner_reuses = 0
-        self.conditioner_bytes = 0  # held at this moment
+        self.conditioner_peak_bytes = 0  # the most that one chunk has held
         self.pictures_encoded = 0
         self.picture_cache_hits = 0
 
@@ -102,8 +101,6 @@ class World:
         self.counters = Counters()
         self._picture_cache_bytes = picture_cache_bytes
         self._picture_conditions: OrderedDict[bytes, Tensor] = OrderedDict()  # least recently used first
-
-    # --- sessions ---
 
     @torch.inference_mode()
     def start(
@@ -210,20 +207,16 @@ class World:
     def encode_prompt(self, text: str) -> Prompt:
         """Cross-attention keys and values of every layer."""
         vectors = torch.from_numpy(self.prompts.encode(text))
-        return self.prompt_from_vectors(text, to_device(vectors, self.device))
+        return self.prompt_from_vectors(to_device(vectors, self.device))
 
-    def prompt_from_vectors(self, text: str, vectors: Tensor) -> Prompt:
+    def prompt_from_vectors(self, vectors: Tensor) -> Prompt:
         """The same from token vectors [n, text_dim]."""
         context = self.transformer.embed_text(vectors.to(self.dtype)[None])
         pairs = [block.cross_attn.keys_values(context) for block in self.blocks]
-        return Prompt(text, tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
-
-    # --- chunks ---
+        return Prompt(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 
     @torch.inference_mode()
-    def next_chunk(
-        self, session: Session, controls: Controls, before_step: Callable[[], None], watch: Watch | None = None
-    ) -> Chunk:
+    def next_chunk(self, session: Session, controls: Controls, before_step: Callable[[], None]) -> Chunk:
         """Compute a session's next chunk, without changing the session.
 
         Args:
@@ -234,7 +227,7 @@ class World:
             The chunk; `session.commit(chunk.staged)` makes it the session's own.
 
         Raises:
-            InvalidInputError: a step count that this world does not serve.
+            InvalidInputError: a step count that this world does not serve, or a camera step out of all measure.
         """
         began = time.perf_counter()
         sigmas = chunk_sigmas(self.config, controls.num_steps)
@@ -245,10 +238,12 @@ class World:
         placement = session.cache.stage(session.next_latent_frame, self.config.chunk_latent_frames)
         try:
             conditioning = self._condition(rays)
+            self._synchronise()
             conditioned = time.perf_counter()
             self.bind_chunk(session, placement, prompt, conditioning)
-            latent = self._sample(session, sigmas, generator, conditioning, before_step, watch)
-            self._synchronise()
+            latent = self._sample(session, sigmas, generator, conditioning, before_step)
+            if not bool(torch.isfinite(latent).all()):  # also waits for the device
+                raise FloatingPointError("the chunk's latent is not finite")
         finally:
             self.unbind_chunk()
         denoised = time.perf_counter()
@@ -260,11 +255,7 @@ class World:
         timings = Timings(
             1e3 * (conditioned - began), 1e3 * (denoised - conditioned), 1e3 * (time.perf_counter() - denoised)
         )
-        return Chunk(Staged(placement, memory, camera, prompt, generator.get_state()), pixels, latent[0], timings)
-
-    def frames_in_chunk(self, chunk_index: int) -> int:
-        """Pixel frames of a session's chunk."""
-        return frames_of_chunk(self.config.chunk_latent_frames, chunk_index)
+        return Chunk(Staged(placement, memory, camera, prompt, generator.get_state()), pixels, timings)
 
     def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, Tensor]:
         config, state, is_first = self.config, session.camera, session.next_latent_frame == 0
@@ -272,8 +263,8 @@ class World:
         if controls.intrinsics is not None:
             model_px = (config.height_px, config.width_px)
             rows = cam.fit_intrinsics(controls.intrinsics, session.picture_px, model_px, session.fit)
-        if controls.poses is not None:
-            relative, state = cam.follow_poses(state, controls.poses, is_first)
+        if controls.cam_to_world is not None:
+            relative, state = cam.follow_poses(state, controls.cam_to_world, is_first)
         else:
             actions = controls.actions or ("",) * config.chunk_latent_frames
             relative, state = cam.follow_actions(state, actions, config, is_first)
@@ -289,7 +280,8 @@ class World:
             to_device(rays, self.device).to(self.dtype),
             self.conditioner_budget_bytes,
         )
-        self.counters.conditioner_bytes = conditioning.held_bytes
+        held = conditioning.held_bytes
+        self.counters.conditioner_peak_bytes = max(self.counters.conditioner_peak_bytes, held)
         return conditioning
 
     def bind_chunk(
@@ -320,7 +312,6 @@ class World:
         generator: torch.Generator,
         conditioning: ChunkConditioning,
         before_step: Callable[[], None],
-        watch: Watch | None,
     ) -> Tensor:
         config = self.config
         shape = (
@@ -350,7 +341,6 @@ class World:
                 sigmas,
                 draw_noise,
                 count_step,
-                watch,
             )
         finally:
             # Also for a chunk that was given up: the work was done.
@@ -362,7 +352,6 @@ class World:
     def unbind_chunk(self) -> None:
         for block in self.blocks:
             block.unbind()
-        self.counters.conditioner_bytes = 0
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
