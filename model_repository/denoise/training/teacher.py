@@ -1,0 +1,100 @@
+"""Causal teacher forcing: one pass over [clean past | noisy chunks] under a block-causal mask.
+
+Every noisy chunk sees the clean chunks before it, as far as window and sink of a session reach, and itself: what it will
+see when it is served. Letters: B sessions, L latent frames, N = 2 L * tokens_per_frame tokens, S prompt tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from worldmodel.config import PATCH, WorldConfig
+from worldmodel.kv_cache import place
+from worldmodel.layers import rotary_table
+from worldmodel.transformer import Block, CausalWorldTransformer
+
+
+def visible_past(config: WorldConfig, num_chunks: int) -> list[set[int]]:
+    """For each chunk, the earlier latent frames that its session's cache still holds."""
+    size, slots = config.chunk_latent_frames, (None,) * config.window_latent_frames
+    held: tuple[int | None, ...] = slots
+    past = []
+    for chunk in range(num_chunks):
+        new = range(chunk * size, (chunk + 1) * size)
+        held = place(held, new, config.sink_latent_frames).frames_after
+        past.append({frame for frame in held if frame is not None and frame < new.start})
+    return past
+
+
+def teacher_mask(config: WorldConfig, num_latent_frames: int) -> Tensor:
+    """[N, N] bool: which token may look at which; the clean half comes first."""
+    frames, size = num_latent_frames, config.chunk_latent_frames
+    mask = torch.zeros(2 * frames, 2 * frames, dtype=torch.bool)
+    for chunk, past in enumerate(visible_past(config, frames // size)):
+        own = slice(chunk * size, (chunk + 1) * size)
+        noisy = slice(frames + own.start, frames + own.stop)
+        for frame in past:
+            mask[own, frame] = mask[noisy, frame] = True
+        mask[own, own] = True
+        mask[noisy, noisy] = True
+    tokens = config.tokens_per_frame
+    return mask.repeat_interleave(tokens, 0).repeat_interleave(tokens, 1)
+
+
+def teacher_velocity(
+    transformer: CausalWorldTransformer,
+    config: WorldConfig,
+    mask: Tensor,
+    clean: Tensor,
+    noisy: Tensor,
+    condition: Tensor,
+    camera: Tensor,
+    timesteps: Tensor,
+    text: Tensor,
+    prompt_of_frame: Tensor,
+    jump: int,
+) -> Tensor:
+    """Predict the velocity of every noisy chunk at once.
+
+    Args:
+        mask: of `teacher_mask`.
+        clean: [B, 16, L, h, w], the past as the chunks see it.
+        noisy: [B, 16, L, h, w].
+        condition: [B, 20, L, h, w].
+        camera: [B, 384, L, h, w].
+        timesteps: [B, L] of the noisy half; the clean half is at 0, as after a context pass.
+        text: [B, P, n, text_dim], P prompts of a session.
+        prompt_of_frame: [B, L] int64, which of them a latent frame reads.
+        jump: latent frames by which everything behind the sink is later: the sink of a long session is far away.
+
+    Returns:
+        [B, 16, L, h, w].
+    """
+    tokens = config.tokens_per_frame
+    both = torch.cat([torch.zeros_like(timesteps), timesteps], 1).repeat_interleave(tokens, 1)
+    time, modulation = transformer.embed_time(both)
+    cos, sin = _rotation(config, noisy.shape[2], jump, noisy.device)
+    camera_tokens = transformer.embed_camera(camera)
+    prompts = [transformer.embed_text(text[:, index]) for index in range(text.shape[1])]
+    reads = prompt_of_frame.repeat_interleave(tokens, 1).repeat(1, 2)[:, None, :, None]  # [B, 1, N, 1]
+    owner = torch.arange(len(prompts), device=text.device).repeat_interleave(config.transformer.text_len)
+    for each in transformer.blocks:
+        block: Block = each  # type: ignore[assignment]
+        scale, shift = block.camera_modulation(camera_tokens)
+        keys, values = block.cross_attn.keys_values(torch.cat(prompts, 1))
+        block.bind(time_modulation=modulation, rotary_cos=cos, rotary_sin=sin, attention_mask=mask)
+        block.bind(camera_scale=torch.cat([scale, scale], 1), camera_shift=torch.cat([shift, shift], 1))
+        block.bind(text_keys=keys, text_values=values, text_mask=reads == owner)
+    velocity = transformer(torch.cat([clean, noisy], 2), torch.cat([condition, condition], 2), time)
+    return velocity[:, :, noisy.shape[2] :]
+
+
+def _rotation(config: WorldConfig, frames: int, jump: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    grid = (config.latent_height // PATCH, config.latent_width // PATCH)
+    sizes, sink = config.transformer, config.sink_latent_frames
+    parts = [
+        rotary_table(0, sink, *grid, sizes.head_dim, sizes.rope_theta),
+        rotary_table(sink + jump, frames - sink, *grid, sizes.head_dim, sizes.rope_theta),
+    ]
+    cos, sin = (torch.cat(both).repeat(2, 1).to(device) for both in zip(*parts, strict=True))
+    return cos, sin
