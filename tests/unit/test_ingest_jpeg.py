@@ -1,0 +1,92 @@
+"""JPEG: Pillow is the reference where files are whole; what is missing or made to keep the server busy is refused."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.unit.picture_files import decode, refusal, save, smooth_picture
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0, "quality": 95}])
+def test_jpeg_is_decoded_as_pillow_does(options: dict) -> None:
+    data = save(smooth_picture(), "JPEG", **options)
+    assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+def test_gray_jpeg_is_widened() -> None:
+    pixels = decode(save(Image.new("L", (8, 8), 77), "JPEG"))
+    assert pixels.tolist() == [[[77, 77, 77]] * 8] * 8
+
+
+def test_cmyk_jpeg_is_not_inverted() -> None:
+    # Cyan, magenta, yellow, black ink of 0-255: pure cyan is RGB (0, 255, 255).
+    data = save(Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", quality=100)
+    assert np.abs(decode(data).astype(int) - [0, 255, 255]).max() <= 3  # JPEG's own loss
+
+
+def test_a_jpeg_of_several_pictures_gives_its_first() -> None:
+    first = save(smooth_picture(), "JPEG")
+    data = save(smooth_picture(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "red")])
+    assert b"MPF\0" in data
+    assert np.array_equal(decode(data), decode(first))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.booleans(), st.data())
+def test_a_jpeg_that_is_cut_anywhere_is_refused(is_progressive: bool, data: st.DataObject) -> None:
+    whole = save(smooth_picture(), "JPEG", progressive=is_progressive)
+    length = data.draw(st.integers(3, len(whole) - 1))
+    assert "(truncated)" in refusal(whole[:length])
+
+
+def test_a_jpeg_that_lacks_only_its_last_byte_is_refused() -> None:
+    assert "without its end (truncated)" in refusal(save(smooth_picture(), "JPEG")[:-1])
+
+
+def test_bytes_after_the_end_of_a_jpeg_are_ignored() -> None:
+    data = save(smooth_picture(), "JPEG")
+    assert np.array_equal(decode(data + b"\0trailing"), decode(data))
+
+
+def test_a_thumbnails_end_is_not_taken_for_the_pictures_end() -> None:
+    thumbnail = save(smooth_picture(8, 8), "JPEG")
+    data = save(smooth_picture(), "JPEG", exif=b"Exif\0\0" + thumbnail)
+    assert "(truncated)" in refusal(data[: len(data) // 2])
+
+
+def test_a_huge_jpeg_is_refused_by_its_header_alone() -> None:
+    data = save(smooth_picture(), "JPEG")
+    frame = data.index(b"\xff\xc0")
+    huge = data[: frame + 5] + b"\xff\xff\xff\xff" + data[frame + 9 :]
+    assert "TOO_LARGE: image[0]: wanted at most 16777216 pixels, came 65535 x 65535" in refusal(huge)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\xff\xd8\xff\xd9", "a frame"),
+        (b"\xff\xd8\xff\xe0\x00\x01", "impossible segment"),
+        (b"\xff\xd8\xff\x01\x00\x02", "impossible segment"),
+        (b"\xff\xd8\xff\xfe\x00\x02text", "stray bytes"),
+        (b"\xff\xd8\xff\xc0\x00\x05\x08\x00\x01\xff\xd9", "short frame header"),
+        (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x00\x00\x01\x01\x01\x11\x00\xff\xd9", "wanted at least 1 pixel"),
+        (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00\xff\xd9", "cannot be decoded"),
+    ],
+)
+def test_each_fault_of_a_jpeg_is_refused(data: bytes, words: str) -> None:
+    message = refusal(data)
+    assert message.startswith("INVALID_INPUT: image[0]: ")
+    assert words in message
+
+
+def test_a_jpeg_of_very_many_segments_is_refused() -> None:
+    assert "over 4096 segments" in refusal(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 5000)
+
+
+def test_fill_bytes_between_jpeg_segments_are_skipped() -> None:
+    data = save(smooth_picture(), "JPEG")
+    assert np.array_equal(decode(data[:2] + b"\xff" * 100 + data[2:]), decode(data))
