@@ -163,7 +163,7 @@ class CodecTrainer:
 def new_codec(device: str) -> StreamingCodec:
     """An untrained codec of the embedded size, whose signals keep their size from end to end.
 
-    Torch's own start shrinks them a hundredfold through these layers; it needs about three times as many steps at first.
+    Torch's own start shrinks them a hundredfold through these layers; the first steps then take three times as long.
     """
     codec = StreamingCodec(EMBEDDED.codec).to(device)
     for module in codec.modules():
