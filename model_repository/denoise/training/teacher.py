@@ -1,7 +1,7 @@
 """Causal teacher forcing: one pass over [clean past | noisy chunks] under a block-causal mask.
 
-Every noisy chunk sees the clean chunks before it, as far as window and sink of a session reach, and itself: what it will
-see when it is served. Letters: B sessions, L latent frames, N = 2 L * tokens_per_frame tokens, S prompt tokens.
+Every noisy chunk sees the clean chunks before it, as far as window and sink of a session reach, and itself: what it
+will see when it is served. Letters: B sessions, L latent frames, N = 2 L * tokens_per_frame tokens, S prompt tokens.
 """
 
 from __future__ import annotations
