@@ -90,3 +90,56 @@ def test_a_jpeg_of_very_many_segments_is_refused() -> None:
 def test_fill_bytes_between_jpeg_segments_are_skipped() -> None:
     data = save(smooth_picture(), "JPEG")
     assert np.array_equal(decode(data[:2] + b"\xff" * 100 + data[2:]), decode(data))
+
+
+def with_repeated_last_scan(data: bytes, num_scans: int) -> bytes:
+    start = data.rindex(b"\xff\xda")
+    return data[:-2] + data[start:-2] * (num_scans - data.count(b"\xff\xda")) + data[-2:]
+
+
+def test_a_jpeg_of_very_many_scans_is_refused() -> None:
+    # Each scan is a pass over all pixels: 4096 of them in 85 KB kept a process busy for 50 s.
+    data = save(smooth_picture(), "JPEG", progressive=True)
+    message = refusal(with_repeated_last_scan(data, 101))
+    assert message == "TOO_LARGE: image[0]: wanted a JPEG of at most 100 scans, came more"
+    assert decode(with_repeated_last_scan(data, 100)).shape == (32, 48, 3)
+
+
+def scan_of(data: bytes) -> tuple[int, int]:
+    """Where the entropy-coded data of the last scan starts and ends."""
+    start = data.rindex(b"\xff\xda")
+    return start + 2 + int.from_bytes(data[start + 2 : start + 4], "big"), len(data) - 2
+
+
+@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"optimize": True}, {"restart_marker_rows": 1}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_cut_jpeg_that_was_given_an_end_is_refused(mode: str, options: dict) -> None:
+    # libjpeg fills the rest with gray; what the last few bytes hold it may guess right.
+    whole = save(smooth_picture(97, 65).convert(mode), "JPEG", **options)
+    start, end = scan_of(whole)
+    for length in range(start, end - (end - start) // 4):
+        assert "(damaged)" in refusal(whole[:length] + b"\xff\xd9")
+
+
+def test_a_jpeg_that_lost_data_in_its_middle_is_refused() -> None:
+    # As when a camera's packet does not arrive.
+    whole = save(smooth_picture(320, 240), "JPEG")
+    start, end = scan_of(whole)
+    for first in range(start, end - 512, 97):
+        assert "with less data than its size asks for (damaged)" in refusal(whole[:first] + whole[first + 512 :])
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_whole_jpeg_that_ends_gray_is_read(mode: str, options: dict) -> None:
+    # Gray of 128 is what libjpeg fills in for missing data.
+    data = save(Image.new(mode, (50, 50), 128 if mode == "L" else (128, 128, 128)), "JPEG", **options)
+    assert decode(data).tolist() == [[[128, 128, 128]] * 50] * 50
+
+
+def test_restart_markers_are_read_and_a_gap_in_them_is_refused() -> None:
+    data = save(smooth_picture(48, 200), "JPEG", restart_marker_rows=1)
+    assert data.count(b"\xff\xd0") == 2  # numbered 0 to 7, then 0 again
+    assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+    gap = data[: data.index(b"\xff\xd2")] + data[data.index(b"\xff\xd4") :]
+    assert "a gap in its restart markers (damaged)" in refusal(gap)

@@ -1,15 +1,19 @@
 """JPEG: the segments are walked here (size first, whole to the end), Pillow decodes.
 
-The walk is what notices a missing tail: libjpeg fills it with gray and only warns.
+libjpeg fills what is missing with gray and only warns, and Pillow hides the warning. So it is noticed here: a missing
+tail and restart markers out of order by the walk, missing data before an intact end by `_refuse_missing_data`. What
+cannot be noticed, since JPEG has no checksum: changed bits, data lost between two restart markers, and anything inside
+the scans of a progressive file, whose later ones may even be absent by right.
 """
 
 import re
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from ingest.colour import Picture
-from ingest.errors import InvalidInputError
+from ingest.errors import InvalidInputError, TooLargeError
 from ingest.exif import exif_orientation
 from ingest.limits import Limits
 from ingest.pillow import open_and_load
@@ -17,6 +21,7 @@ from ingest.pillow import open_and_load
 SIGNATURE = b"\xff\xd8\xff"
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SEQUENTIAL = frozenset((0xC0, 0xC1))  # Huffman-coded; each block lies whole in one scan
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
 _EXIF = 0xE1
@@ -28,6 +33,11 @@ _FILL = re.compile(rb"\xff*(?=\xff)")
 _SCAN_END = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 # Real files have some tens; walking millions would hold up everybody else.
 _MAX_SEGMENTS = 4096
+# Progressive files have about ten. Each costs a pass over the whole picture, however few bytes it has.
+_MAX_SCANS = 100
+# Data to a Huffman decoder that looks for some, and skipped by one that is done. A decoder that looks for a restart
+# marker first finds each of the eight.
+_NOISE = b"".join(bytes(range(1, 255)) + bytes((0xFF, marker)) for marker in range(0xD0, 0xD8)) + bytes(range(1, 255))
 
 
 class _Segment(NamedTuple):
@@ -36,23 +46,46 @@ class _Segment(NamedTuple):
     end: int
 
 
+class _File(NamedTuple):
+    exif: bytes | None
+    pixel_data: bytes  # the file without its metadata and without what follows its end
+    is_sequential: bool
+
+
 def decode(data: bytes, place: str, limits: Limits) -> Picture:
     """Decode a baseline or progressive JPEG; CMYK and YCCK become RGB."""
-    exif, pixel_data = _read_segments(data, place, limits)
-    image = open_and_load(pixel_data, "JPEG", place)
+    file = _read_segments(data, place, limits)
+    image = open_and_load(file.pixel_data, "JPEG", place)
+    if file.is_sequential and _ends_gray(image):
+        _refuse_missing_data(image, file.pixel_data, place)
     rgb_or_gray = image if image.mode in ("L", "RGB") else image.convert("RGB")
     samples = np.asarray(rgb_or_gray)
-    return Picture(samples.reshape(*samples.shape[:2], -1), exif_orientation(exif))
+    return Picture(samples.reshape(*samples.shape[:2], -1), exif_orientation(file.exif))
 
 
-def _read_segments(data: bytes, place: str, limits: Limits) -> tuple[bytes | None, bytes]:
-    """Hold the size against the limits and walk on to the end marker.
+def _ends_gray(image: Image.Image) -> bool:
+    """Say whether the last corner may be libjpeg's filling; in gray and RGB that is a brightness of 128."""
+    corner = image.getpixel((image.width - 1, image.height - 1))
+    if isinstance(corner, tuple) and len(corner) == 3:
+        corner = 0.299 * corner[0] + 0.587 * corner[1] + 0.114 * corner[2]
+    # The colour is not looked at: it may be blended with that of a neighbour that is there.
+    return not isinstance(corner, (int, float)) or abs(corner - 128) < 2
 
-    Returns:
-        EXIF, and the file without its metadata and without what follows its end: the decoder gets pixels only.
-    """
-    exif, kept, has_size = None, [data[:2]], False
-    position, marker, num_segments = 2, 0, 0
+
+def _refuse_missing_data(image: Image.Image, pixel_data: bytes, place: str) -> None:
+    """Decode once more with noise before the end marker: the pixels change only if the decoder still wanted data."""
+    scans = pixel_data[:-2].rstrip(b"\xff")  # fill bytes would make a marker of the noise
+    with_noise = open_and_load(scans + _NOISE + pixel_data[-2:], "JPEG", place)
+    if not np.array_equal(np.asarray(image), np.asarray(with_noise)):
+        raise InvalidInputError(
+            f"{place}: wanted a whole JPEG, came one with less data than its size asks for (damaged)"
+        )
+
+
+def _read_segments(data: bytes, place: str, limits: Limits) -> _File:
+    """Hold the size against the limits and walk on to the end marker."""
+    exif, kept, has_size, is_sequential = None, [data[:2]], False, False
+    position, marker, num_segments, num_scans = 2, 0, 0, 0
     while marker != _END_OF_IMAGE:
         num_segments += 1
         if num_segments > _MAX_SEGMENTS:
@@ -60,17 +93,22 @@ def _read_segments(data: bytes, place: str, limits: Limits) -> tuple[bytes | Non
         segment = _segment_at(data, position, place)
         marker, start = segment.marker, position
         body = data[segment.start : segment.end]
-        position = _end_of_scan(data, segment.end, place) if marker == _START_OF_SCAN else segment.end
+        position = segment.end
+        if marker == _START_OF_SCAN:
+            num_scans += 1
+            if num_scans > _MAX_SCANS:
+                raise TooLargeError(f"{place}: wanted a JPEG of at most {_MAX_SCANS} scans, came more")
+            position = _end_of_scan(data, segment.end, place)
         if marker in _START_OF_FRAME:
             _check_size(body, place, limits)
-            has_size = True
+            has_size, is_sequential = True, marker in _SEQUENTIAL
         if marker == _EXIF and exif is None and body.startswith(b"Exif\0\0"):
             exif = body
         if marker not in _METADATA:
             kept.append(data[start:position])
     if not has_size:
         raise InvalidInputError(f"{place}: wanted a JPEG with a frame, came one without (damaged)")
-    return exif, b"".join(kept)
+    return _File(exif, b"".join(kept), is_sequential)
 
 
 def _segment_at(data: bytes, position: int, place: str) -> _Segment:
@@ -104,7 +142,17 @@ def _end_of_scan(data: bytes, position: int, place: str) -> int:
     end = _SCAN_END.search(data, position)
     if end is None:
         raise _truncated(place)
+    _check_restarts(data[position : end.start()], place)
     return end.start()
+
+
+def _check_restarts(scan: bytes, place: str) -> None:
+    """Restart markers are numbered 0 to 7 in turn: a gap is where data was lost."""
+    stored = np.frombuffer(scan, np.uint8)
+    is_restart = (stored[:-1] == 0xFF) & (stored[1:] & 0xF8 == 0xD0)
+    numbers = stored[1:][is_restart] & 7
+    if not np.array_equal(numbers, np.arange(len(numbers)) % 8):
+        raise InvalidInputError(f"{place}: wanted a whole JPEG, came one with a gap in its restart markers (damaged)")
 
 
 def _truncated(place: str) -> InvalidInputError:
