@@ -39,9 +39,6 @@ def refusal(*elements: bytes, size: list[int] | None = None, limits: Limits = LI
     return str(caught.value)
 
 
-# --- the forms of an element ---
-
-
 @pytest.mark.parametrize(
     "element",
     [
@@ -148,11 +145,8 @@ JSON_VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=4), st.booleans(), st.sampled_from([None, 1]))
 def test_an_object_is_cut_where_the_standard_library_cuts_it(content: dict, is_ascii: bool, indent: int | None) -> None:
     text = json.dumps(content, ensure_ascii=is_ascii, indent=indent).encode("utf-8", "surrogatepass")
-    members = split_object(text, "image[0]", max_depth=10)
+    members = split_object(text, "image[0]", max_depth=10, max_names=1000)
     assert [(member.name, json.loads(member.value)) for member in members] == list(content.items())
-
-
-# --- size ---
 
 
 def test_pictures_of_different_size_are_refused_with_both_sizes() -> None:
@@ -224,9 +218,6 @@ def test_scaling_down_is_antialiased() -> None:
     assert np.abs(small.astype(int) - 127.5).max() <= 8  # gray, where nearest or bilinear points give black or white
 
 
-# --- what else comes out ---
-
-
 def test_the_digest_is_blake2b_over_shape_and_pixels() -> None:
     wanted = hashlib.blake2b(
         b"\x01\0\0\0\x02\0\0\0\x03\0\0\0" + b"\xff\0\0\xff\0\0",
@@ -252,9 +243,6 @@ def test_no_elements_give_empty_outputs() -> None:
     assert pictures.camera_names == []
 
 
-# --- limits ---
-
-
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
@@ -275,6 +263,26 @@ def test_cameras_count_as_pictures() -> None:
     assert refusal(element) == "TOO_LARGE: image: wanted at most 16 pictures, came more"
 
 
+def test_sixteen_cameras_in_objects_of_their_own_are_read() -> None:
+    element = json.dumps({str(index): {"b64_json": RED_BASE64} for index in range(16)}).encode()
+    assert len(read(element).digests) == 16
+
+
+@pytest.mark.parametrize("start", [b"{", b'{"a": {', b'{"a": {"b": {'])
+def test_too_many_names_are_refused_before_the_rest_is_looked_at(start: bytes) -> None:
+    # The rest is no JSON: who says so has read it.
+    names = b",".join(b'"%d": {"x": [[1]]}' % index for index in range(17))
+    assert refusal(start + names + b"!") == "TOO_LARGE: image[0]: wanted at most 32 names in its JSON, came more"
+
+
+def test_pictures_count_as_sent_however_small_they_become() -> None:
+    limits = Limits(max_pixels_per_request=3)
+    message = refusal(RED, BLUE, size=[1, 1], limits=limits)
+    assert message == (
+        "TOO_LARGE: image: wanted at most 3 pixels in one request, came pictures with at least 4 as sent"
+    )
+
+
 def test_deep_objects_are_refused_without_recursion() -> None:
     with pytest.raises(TooLargeError, match="nested less deep"):
         read(b'{"a":' * 100_000)
@@ -293,9 +301,6 @@ def test_limits_are_read_from_parameters_and_tritons_own_are_left_alone() -> Non
 def test_a_wrong_parameter_stops_the_model(parameters: dict) -> None:
     with pytest.raises(ValueError, match="parameter"):
         Limits.from_parameters(parameters)
-
-
-# --- sessions ---
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ingest.pixel_lists import read_pixel_list
 
 _SPACES = b" \t\r\n"
 _BASE64_NAMES = ("b64_json", "base64")
+_NAMES_PER_PICTURE = 2  # a camera may be an object with one of those in it
 
 
 class Source(NamedTuple):
@@ -28,7 +29,7 @@ def find_sources(element: bytes, place: str, limits: Limits) -> list[Source]:
 
     Raises:
         InvalidInputError: in none of the accepted forms.
-        TooLargeError: more bytes or JSON levels than the limits.
+        TooLargeError: more bytes, JSON levels or names than the limits.
     """
     if len(element) > limits.max_bytes_per_element:
         raise TooLargeError(f"{place}: wanted at most {limits.max_bytes_per_element} bytes, came {len(element)}")
@@ -55,12 +56,16 @@ def _refuse_known(text: bytes, place: str) -> None:
 
 
 def _from_object(text: bytes, place: str, limits: Limits) -> list[Source]:
-    members = split_object(text, place, limits.max_json_depth)
+    members = split_object(text, place, limits.max_json_depth, _max_names(limits))
     if any(member.name in _BASE64_NAMES for member in members):
         return [_from_base64_object(members, "", place)]
     if not members:
         raise InvalidInputError(f"{place}: wanted at least one camera, came an empty object")
     return [_from_camera(member, place, limits) for member in members]
+
+
+def _max_names(limits: Limits) -> int:
+    return _NAMES_PER_PICTURE * limits.max_pictures_per_request
 
 
 def _from_base64_object(members: list[Member], camera_name: str, place: str) -> Source:
@@ -82,7 +87,7 @@ def _from_camera(camera: Member, place: str, limits: Limits) -> Source:
     if camera.value.startswith(b'"'):
         return _from_string(camera.value, camera.name, place)
     if camera.value.startswith(b"{"):
-        members = split_object(camera.value, place, limits.max_json_depth - 1)
+        members = split_object(camera.value, place, limits.max_json_depth - 1, _max_names(limits))
         if any(member.name in _BASE64_NAMES for member in members):
             return _from_base64_object(members, camera.name, place)
     raise InvalidInputError(

@@ -29,14 +29,14 @@ class Member(NamedTuple):
     value: bytes
 
 
-def split_object(text: bytes, place: str, max_depth: int) -> list[Member]:
+def split_object(text: bytes, place: str, max_depth: int, max_names: int) -> list[Member]:
     """Cut a JSON object, given from its '{' on, into its members.
 
     Raises:
         InvalidInputError: not valid JSON, or a name twice.
-        TooLargeError: objects nested deeper than `max_depth`.
+        TooLargeError: objects nested deeper than `max_depth`, or more names than `max_names` on all levels together.
     """
-    members, end = _object(text, 0, place, max_depth)
+    members, end = _Cutter(text, place, max_names).object_at(0, max_depth)
     if _SPACE.fullmatch(text, end) is None:
         raise _invalid(place)
     return members
@@ -52,50 +52,65 @@ def parse_string(token: bytes, place: str) -> str:
     return decoded
 
 
-def _object(text: bytes, start: int, place: str, max_depth: int) -> tuple[list[Member], int]:
-    if max_depth < 1:
-        raise TooLargeError(f"{place}: wanted JSON that is nested less deep, came more levels than the limit")
-    members: list[Member] = []
-    names: set[str] = set()
-    position = _skip(text, start + 1)
-    if text[position : position + 1] == b"}":
-        return members, position + 1
-    while True:
-        name, position = _name(text, position, place)
-        if name in names:
-            raise InvalidInputError(f"{place}: wanted each name once, came {name[:40]!a} twice")
-        names.add(name)
-        value_end = _value_end(text, position, member_place(place, name), max_depth)
-        members.append(Member(name, text[position:value_end]))
-        position = _skip(text, value_end)
-        separator = text[position : position + 1]
-        if separator == b"}":
+class _Cutter:
+    """A walk over one text, which ends at one name too many: on all levels, or nesting would multiply them."""
+
+    def __init__(self, text: bytes, place: str, max_names: int) -> None:
+        self._text = text
+        self._place = place
+        self._max_names = max_names
+        self._num_names = 0
+
+    def object_at(self, start: int, max_depth: int) -> tuple[list[Member], int]:
+        """Cut the object whose '{' is at `start`; its members, and where it ends."""
+        if max_depth < 1:
+            raise TooLargeError(f"{self._place}: wanted JSON that is nested less deep, came more levels than the limit")
+        members: list[Member] = []
+        names: set[str] = set()
+        position = self._skip(start + 1)
+        if self._text[position : position + 1] == b"}":
             return members, position + 1
-        if separator != b",":
+        while True:
+            name, position = self._name(position)
+            if name in names:
+                raise InvalidInputError(f"{self._place}: wanted each name once, came {name[:40]!a} twice")
+            names.add(name)
+            value_end = self._value_end(position, member_place(self._place, name), max_depth)
+            members.append(Member(name, self._text[position:value_end]))
+            position = self._skip(value_end)
+            separator = self._text[position : position + 1]
+            if separator == b"}":
+                return members, position + 1
+            if separator != b",":
+                raise _invalid(self._place)
+            position = self._skip(position + 1)
+
+    def _name(self, position: int) -> tuple[str, int]:
+        self._num_names += 1
+        if self._num_names > self._max_names:
+            raise TooLargeError(f"{self._place}: wanted at most {self._max_names} names in its JSON, came more")
+        token = _STRING.match(self._text, position)
+        if token is None:
+            raise _invalid(self._place)
+        colon = self._skip(token.end())
+        if self._text[colon : colon + 1] != b":":
+            raise _invalid(self._place)
+        return parse_string(token.group(), self._place), self._skip(colon + 1)
+
+    def _value_end(self, start: int, place: str, max_depth: int) -> int:
+        first = self._text[start : start + 1]
+        if first == b"{":
+            return self.object_at(start, max_depth - 1)[1]
+        if first == b"[":
+            return _list_end(self._text, start, place)
+        token = (_STRING if first == b'"' else _LITERAL).match(self._text, start)
+        if token is None:
             raise _invalid(place)
-        position = _skip(text, position + 1)
+        return token.end()
 
-
-def _name(text: bytes, position: int, place: str) -> tuple[str, int]:
-    token = _STRING.match(text, position)
-    if token is None:
-        raise _invalid(place)
-    colon = _skip(text, token.end())
-    if text[colon : colon + 1] != b":":
-        raise _invalid(place)
-    return parse_string(token.group(), place), _skip(text, colon + 1)
-
-
-def _value_end(text: bytes, start: int, place: str, max_depth: int) -> int:
-    first = text[start : start + 1]
-    if first == b"{":
-        return _object(text, start, place, max_depth - 1)[1]
-    if first == b"[":
-        return _list_end(text, start, place)
-    token = (_STRING if first == b'"' else _LITERAL).match(text, start)
-    if token is None:
-        raise _invalid(place)
-    return token.end()
+    def _skip(self, position: int) -> int:
+        space = _SPACE.match(self._text, position)
+        return space.end() if space else position
 
 
 def _list_end(text: bytes, start: int, place: str) -> int:
@@ -107,11 +122,6 @@ def _list_end(text: bytes, start: int, place: str) -> int:
         refuse_strangers(text[start : stop.end()], place)
         raise _invalid(place)
     return text.rindex(b"]", start, stop.start()) + 1
-
-
-def _skip(text: bytes, position: int) -> int:
-    space = _SPACE.match(text, position)
-    return space.end() if space else position
 
 
 def _invalid(place: str) -> InvalidInputError:

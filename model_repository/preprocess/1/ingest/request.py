@@ -36,8 +36,11 @@ def read_images(elements: Sequence[bytes], size: Sequence[int] | None, limits: L
     wanted = _check_size(size, limits)
     sources = _find_all(elements, limits)
     decoded: list[Pixels] = []
+    num_pixels = 0
     for source in sources:
         pixels = source.decode(source.content, source.place, limits)
+        num_pixels += pixels.shape[0] * pixels.shape[1]
+        _check_work(num_pixels, limits)
         decoded.append(fit(pixels, *wanted) if wanted else pixels)
         _check_together(decoded, sources, limits)
     pixels = np.stack(decoded) if decoded else np.zeros((0, 0, 0, 3), np.uint8)
@@ -79,6 +82,15 @@ def _find_all(elements: Sequence[bytes], limits: Limits) -> list[Source]:
         if len(sources) > limits.max_pictures_per_request:
             raise TooLargeError(f"image: wanted at most {limits.max_pictures_per_request} pictures, came more")
     return sources
+
+
+def _check_work(num_pixels: int, limits: Limits) -> None:
+    """Bound what is decoded, however small `size` makes it."""
+    if num_pixels > limits.max_pixels_per_request:
+        raise TooLargeError(
+            f"image: wanted at most {limits.max_pixels_per_request} pixels in one request, "
+            f"came pictures with at least {num_pixels} as sent"
+        )
 
 
 def _check_together(decoded: list[Pixels], sources: list[Source], limits: Limits) -> None:
