@@ -15,6 +15,14 @@ import triton_python_backend_utils as pb_utils  # noqa: E402
 from ingest import IngestError, InvalidInputError, Limits, Pictures, continues_session, read_images  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
+# Names on the TritonError class; the class itself does not exist yet while this file is imported.
+TRITON_CODES = {
+    "INVALID_INPUT": "INVALID_ARG",
+    "TOO_LARGE": "INVALID_ARG",
+    "CANCELLED": "CANCELLED",
+    "INTERNAL": "INTERNAL",
+}
+
 
 class TritonPythonModel:
     """Answers each request on its own: a bad one leaves the others of its batch alone."""
@@ -30,15 +38,17 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            if request.is_cancelled():
-                return _refusal("CANCELLED: the request was cancelled before its pictures were read", "CANCELLED")
+            return self._respond(request)
+        except Exception:
+            return _failure()
+
+    def _respond(self, request: Any) -> Any:
+        if request.is_cancelled():
+            return _refusal("CANCELLED", "CANCELLED: the request was cancelled before its pictures were read")
+        try:
             return _response(self._read(request))
         except IngestError as error:
-            return _refusal(str(error), "INVALID_ARG")
-        except Exception:
-            reference = secrets.token_hex(4)
-            pb_utils.Logger.log_error(f"preprocess: INTERNAL {reference}\n{traceback.format_exc()}")
-            return _refusal(f"INTERNAL: the server failed, its log has more under reference {reference}", "INTERNAL")
+            return _refusal(error.code, str(error))
 
     def _read(self, request: Any) -> Pictures:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -64,8 +74,18 @@ def _response(pictures: Pictures) -> Any:
     )
 
 
-def _refusal(message: str, code: str) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, getattr(pb_utils.TritonError, code)))
+def _refusal(code: str, message: str) -> Any:
+    triton_code = getattr(pb_utils.TritonError, TRITON_CODES[code])
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, triton_code))
+
+
+def _failure() -> Any:
+    """Log the exception that is being handled under a reference; the client hears the reference alone."""
+    reference = secrets.token_hex(4)
+    # Half a surrogate pair in an exception's text would make the log call fail, and the whole batch with it.
+    text = traceback.format_exc().encode("ascii", "backslashreplace").decode()
+    pb_utils.Logger.log_error(f"preprocess: INTERNAL {reference}\n{text}")
+    return _refusal("INTERNAL", f"INTERNAL: the server failed, its log has more under reference {reference}")
 
 
 def _text(values: list[str]) -> NDArray[np.object_]:
