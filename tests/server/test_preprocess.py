@@ -4,10 +4,13 @@ import base64
 import hashlib
 import io
 import json
+import re
+import shutil
 import struct
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.server
 
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
 URL = "http://{}/v2/models/preprocess/infer"
 
 
@@ -158,9 +162,6 @@ def test_bad_requests_leave_those_beside_them_alone(server: Any) -> None:
     assert all("INVALID_INPUT: image[0]: row 1" in message for message in answers[1::2])
 
 
-# --- sessions ---
-
-
 def assert_empty(result: Any) -> None:
     assert result.as_numpy("pixels").shape == (0, 0, 0, 3)
     assert result.as_numpy("image_digest").shape == (0,)
@@ -205,3 +206,68 @@ def test_an_absent_image_without_a_session_is_refused(server: Any) -> None:
 def test_an_absent_image_is_enough_to_continue_a_session_over_grpc(server: Any) -> None:
     with grpcclient.InferenceServerClient(server.grpc) as client:
         assert_empty(client.infer("preprocess", [], sequence_id="robot"))
+
+
+# Appended to a copy of the model: pictures that fail as only our own bug could, and pictures that take long.
+TAMPERED = """
+import time
+_read_images = read_images
+
+def read_images(elements, size, limits):
+    if elements[:1] == [b"fail"]:
+        raise RuntimeError("a secret at /secret/path \\ud800")
+    if elements[:1] == [b"slow"]:
+        time.sleep(0.3)
+        elements = [b"[[7]]"]
+    return _read_images(elements, size, limits)
+"""
+
+
+@pytest.fixture
+def tampered(tmp_path: Path) -> Path:
+    """A repository of `preprocess` alone, with the above; a test may change it before it starts a server."""
+    copy = tmp_path / "models" / "preprocess"
+    shutil.copytree(REPOSITORY / "preprocess", copy, ignore=shutil.ignore_patterns("__pycache__", ".mypy_cache"))
+    with (copy / "1" / "ingest" / "request.py").open("a") as source:
+        source.write(TAMPERED)
+    return copy.parent
+
+
+def test_an_internal_failure_is_told_by_reference_alone(start_server: Any, tampered: Path) -> None:
+    server = start_server(repository=tampered)
+    status, answer = post_json(server, image_json("fail"))
+    assert status == 500
+    found = re.search(r"INTERNAL: the server failed, its log has more under reference ([0-9a-f]{8})$", answer["error"])
+    assert found is not None
+    assert not any(word in answer["error"] for word in ("secret", "RuntimeError", "Traceback", ".py"))
+    with pytest.raises(InferenceServerException) as caught:
+        infer(grpcclient, server.grpc, [b"fail"])
+    assert caught.value.status() == "StatusCode.INTERNAL"
+    entry = server.log().partition(f"preprocess: INTERNAL {found[1]}")[2]
+    assert "Traceback (most recent call last)" in entry
+    assert "RuntimeError: a secret at /secret/path" in entry
+    assert infer(grpcclient, server.grpc, [RED]).as_numpy("pixels").tolist() == [RED_PIXELS]
+
+
+def test_every_request_is_answered_when_the_queue_is_full(start_server: Any, tampered: Path) -> None:
+    config = tampered / "preprocess" / "config.pbtxt"
+    text = config.read_text(encoding="utf-8")
+    assert text.count("max_queue_size: 64") == text.count("count: 2 kind") == 1
+    text = text.replace("max_queue_size: 64", "max_queue_size: 1").replace("count: 2 kind", "count: 1 kind")
+    config.write_text(text, encoding="utf-8")
+    server = start_server(repository=tampered)
+
+    def answer(_: int) -> Any:
+        try:
+            return infer(grpcclient, server.grpc, [b"slow"], client_timeout=60).as_numpy("pixels").tolist()
+        except InferenceServerException as error:
+            return error.status(), "Exceeds maximum queue size" in error.message()
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(answer, range(16)))
+    num_read = answers.count([[[[7, 7, 7]]]])
+    num_refused = answers.count(("StatusCode.UNAVAILABLE", True))
+    assert num_read >= 1
+    assert num_refused >= 1
+    assert num_read + num_refused == 16
+    assert infer(grpcclient, server.grpc, [RED]).as_numpy("pixels").tolist() == [RED_PIXELS]
