@@ -69,9 +69,6 @@ def read_slowly(text: str) -> list | None:
     return rgb
 
 
-# --- what is read ---
-
-
 def test_whole_numbers_are_bytes() -> None:
     pixels = read("[[[0, 1, 2], [253, 254, 255]]]")
     assert pixels.dtype == np.uint8
@@ -116,8 +113,6 @@ def test_float_alpha_is_laid_on_black() -> None:
 def test_any_json_whitespace_is_allowed() -> None:
     assert read("[\r\n [\t[ 1 ,2,\n3 ] ] ]").tolist() == [[[1, 2, 3]]]
 
-
-# --- what is refused, and where ---
 
 REFUSALS = [
     ("[[[1,2,3],[4,5,6]],[[1,2,3]]]", "ragged at row 1: wanted 2 pixels as in the first, came 1"),
@@ -202,8 +197,6 @@ def test_more_pixels_than_the_limit_are_refused_before_they_are_parsed() -> None
 def test_deep_nesting_is_refused_without_recursion() -> None:
     assert refusal("[" * 100_000 + "]" * 100_000).startswith("TOO_LARGE: image[0]: wanted at most 8 levels")
 
-
-# --- against the slow reading ---
 
 NUMBERS = st.one_of(
     st.integers(0, 255).map(str),
