@@ -7,6 +7,7 @@ import pytest
 import torch
 from worldmodel.errors import CancelledError
 from worldmodel.pixels import fit_picture, to_uint8
+from worldmodel.session import Noise
 from worldmodel.world import Controls
 
 from tests.unit.worlds import TINY, picture, tiny_world
@@ -223,3 +224,16 @@ def test_fitting_averages_what_it_shrinks():
 def test_pixels_are_rounded_not_cut_off():
     frames = torch.tensor([-2.0, -1.0, -1 + 0.6 / 127.5, 0.0, 1.0, 2.0]).view(1, 1, 1, 6).expand(1, 3, 1, 6)
     assert to_uint8(frames)[0, 0, :, 0].tolist() == [0, 0, 1, 128, 255, 255]
+
+
+def test_every_bit_of_a_seed_counts():
+    noises = [Noise(seed).draw((8,)) for seed in (0, 1, -1, 2**32, -(2**63), 2**63 - 1)]
+    assert len({tuple(noise.tolist()) for noise in noises}) == 6
+
+
+def test_noise_goes_on_from_a_copy_without_moving_the_original():
+    noise = Noise(5)
+    noise.draw((3,))
+    first = noise.copy().draw((4,))
+    assert torch.equal(noise.draw((4,)), first)
+    assert not torch.equal(noise.draw((4,)), first)

@@ -32,13 +32,13 @@ class ChunkConditioning:
         """Bytes of everything held for the layers."""
         return sum(part.numel() * part.element_size() for pair in self.held if pair is not None for part in pair)
 
-    def evaluations(self, num_passes: int) -> int:
-        """How often a layer's conditioner ran, for this many passes through the transformer."""
-        return self.num_held + (len(self.held) - self.num_held) * num_passes
+    def evaluations_in_pass(self, number: int) -> int:
+        """How often a layer's conditioner runs for this pass of the chunk; what is held was computed for the first."""
+        return len(self.held) - self.reuses_in_pass(number)
 
-    def reuses(self, num_passes: int) -> int:
-        """How often a pass took what an earlier one had computed."""
-        return self.num_held * max(0, num_passes - 1)
+    def reuses_in_pass(self, number: int) -> int:
+        """In how many layers this pass takes what an earlier one of the chunk had computed."""
+        return self.num_held if number else 0
 
     def bind(self, blocks: tuple[Block, ...]) -> None:
         """Give each layer its part."""

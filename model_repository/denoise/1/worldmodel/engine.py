@@ -80,7 +80,8 @@ class Engine:
 
         Args:
             make_world: called once, on the compute thread.
-            on_change: called on the compute thread after every turn, and when idle sessions have expired.
+            on_change: called on the compute thread: before every pass through the transformer, after every turn, and
+                when idle sessions have expired.
         """
         self._make_world = make_world
         self._serving = serving
@@ -287,7 +288,8 @@ class Engine:
         )
 
     def _poll(self, entry: Entry, job: Job) -> None:
-        """Give the request up if nobody wants it any more."""
+        """Before each pass: bring the metrics up to date, and give the request up if nobody wants it any more."""
+        self._report()
         self._check_open()
         if entry.is_stopped:
             raise CancelledError("request: its session was ended while it ran or waited")

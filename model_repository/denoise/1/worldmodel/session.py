@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,27 @@ class Prompt:
     values: tuple[Tensor, ...]
 
 
+class Noise:
+    """A session's generator: the same seed is the same noise on every device, whatever else is served.
+
+    NumPy's, since torch's CPU generator keeps only the lower 32 bits of a seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """Take any seed of 64 bits, negative ones too."""
+        self._generator = np.random.Generator(np.random.PCG64(seed % 2**64))
+
+    def copy(self) -> Noise:
+        """A generator that goes on from here by itself."""
+        twin = Noise(0)
+        twin._generator.bit_generator.state = self._generator.bit_generator.state
+        return twin
+
+    def draw(self, shape: tuple[int, ...]) -> Tensor:
+        """The next standard normal numbers, float32, on the host."""
+        return torch.from_numpy(self._generator.standard_normal(shape, dtype=np.float32))
+
+
 @dataclass(frozen=True)
 class Staged:
     """What a chunk will change, once it is committed."""
@@ -36,7 +58,7 @@ class Staged:
     decoder_memory: Memory
     camera: CameraState
     prompt: Prompt
-    generator_state: Tensor
+    noise: Noise
 
 
 class Session:
@@ -58,7 +80,7 @@ class Session:
         self.condition = condition  # [4 + C, condition_latent_frames, h, w]
         self.camera = camera
         self.prompt = prompt
-        self.generator = torch.Generator().manual_seed(seed)
+        self.noise = Noise(seed)
         self.picture_px = picture_px
         self.fit = fit
         self.decoder_memory: Memory | None = None
@@ -84,7 +106,7 @@ class Session:
         self.decoder_memory = staged.decoder_memory
         self.camera = staged.camera
         self.prompt = staged.prompt
-        self.generator.set_state(staged.generator_state)
+        self.noise = staged.noise
         self.chunk_index += 1
         self.next_latent_frame += self.config.chunk_latent_frames
 

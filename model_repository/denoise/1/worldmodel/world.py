@@ -7,6 +7,7 @@ its methods run on one thread, the one that owns the device.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from worldmodel.pixels import Pixels, fit_picture, to_device, to_uint8
 from worldmodel.prompt import HashedWords
 from worldmodel.sampler import sample_chunk
 from worldmodel.schedule import chunk_sigmas
-from worldmodel.session import Prompt, Session, Staged
+from worldmodel.session import Noise, Prompt, Session, Staged
 from worldmodel.transformer import Block, CausalWorldTransformer
 
 
@@ -233,15 +234,14 @@ class World:
         sigmas = chunk_sigmas(self.config, controls.num_steps)
         camera, rays = self._steer(session, controls)
         prompt = session.prompt if controls.prompt is None else self.encode_prompt(controls.prompt)
-        generator = torch.Generator()
-        generator.set_state(session.generator.get_state())
+        noise = session.noise.copy()
         placement = session.cache.stage(session.next_latent_frame, self.config.chunk_latent_frames)
         try:
             conditioning = self._condition(rays)
             self._synchronise()
             conditioned = time.perf_counter()
             self.bind_chunk(session, placement, prompt, conditioning)
-            latent = self._sample(session, sigmas, generator, conditioning, before_step)
+            latent = self._sample(session, sigmas, noise, conditioning, before_step)
             if not bool(torch.isfinite(latent).all()):  # also waits for the device
                 raise FloatingPointError("the chunk's latent is not finite")
         finally:
@@ -255,7 +255,7 @@ class World:
         timings = Timings(
             1e3 * (conditioned - began), 1e3 * (denoised - conditioned), 1e3 * (time.perf_counter() - denoised)
         )
-        return Chunk(Staged(placement, memory, camera, prompt, generator.get_state()), pixels, timings)
+        return Chunk(Staged(placement, memory, camera, prompt, noise), pixels, timings)
 
     def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, Tensor]:
         config, state, is_first = self.config, session.camera, session.next_latent_frame == 0
@@ -309,7 +309,7 @@ class World:
         self,
         session: Session,
         sigmas: tuple[float, ...],
-        generator: torch.Generator,
+        noise: Noise,
         conditioning: ChunkConditioning,
         before_step: Callable[[], None],
     ) -> Tensor:
@@ -323,31 +323,23 @@ class World:
         )
 
         def draw_noise() -> Tensor:
-            # Always drawn on the CPU: the same seed is the same noise on every device.
-            return to_device(torch.randn(shape, generator=generator), self.device)
+            return to_device(noise.draw(shape), self.device)
 
-        num_passes = 0
+        passes = itertools.count()
 
-        def count_step() -> None:
-            nonlocal num_passes
+        def count_pass() -> None:
+            # Pass by pass, so that a chunk that is given up counts for what it took.
             before_step()
-            num_passes += 1
+            self._count_pass(next(passes), len(sigmas), conditioning)
 
-        try:
-            return sample_chunk(
-                self.transformer,
-                self.blocks,
-                session.condition_of_next_chunk(),
-                sigmas,
-                draw_noise,
-                count_step,
-            )
-        finally:
-            # Also for a chunk that was given up: the work was done.
-            self.counters.denoising_steps += min(num_passes, len(sigmas))
-            self.counters.context_passes += num_passes - min(num_passes, len(sigmas))
-            self.counters.conditioner_evaluations += conditioning.evaluations(num_passes)
-            self.counters.conditioner_reuses += conditioning.reuses(num_passes)
+        condition = session.condition_of_next_chunk()
+        return sample_chunk(self.transformer, self.blocks, condition, sigmas, draw_noise, count_pass)
+
+    def _count_pass(self, number: int, num_steps: int, conditioning: ChunkConditioning) -> None:
+        self.counters.denoising_steps += number < num_steps
+        self.counters.context_passes += number == num_steps
+        self.counters.conditioner_evaluations += conditioning.evaluations_in_pass(number)
+        self.counters.conditioner_reuses += conditioning.reuses_in_pass(number)
 
     def unbind_chunk(self) -> None:
         for block in self.blocks:
