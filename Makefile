@@ -16,7 +16,7 @@ PIP_ARGS ?=
 # Arguments for the server and for pytest, and the benchmarks to run.
 SERVE_ARGS ?=
 TEST_ARGS ?=
-BENCH ?= $(sort $(wildcard perf/bench_*.py))
+BENCH ?= $(sort $(wildcard perf/*.py))
 
 # The demo. Files of poses and intrinsics are read as LingBot-World ships them, one pose a video frame and intrinsics
 # of an 832x480 picture; POSE_RATE and INTRINSICS_SIZE say otherwise. POSES may also be walk, pan, orbit or stand.
@@ -85,8 +85,8 @@ lint: setup ## check style and types
 	# Each version folder apart: each has a module that is called model.
 	for folder in model_repository/{preprocess,denoise}/1; do $(VENV_PYTHON) -m mypy "$$folder"; done
 
-perf: setup ## run the benchmarks, perf/bench_*.py
-	@if [ -z '$(BENCH)' ]; then echo 'make perf: there is no perf/bench_*.py' >&2; exit 1; fi
+perf: setup ## run the benchmarks, perf/*.py
+	@if [ -z '$(BENCH)' ]; then echo 'make perf: there is no perf/*.py' >&2; exit 1; fi
 	for bench in $(BENCH); do echo "== $$bench"; $(VENV_PYTHON) "$$bench"; done
 
 clean: ## remove what the commands made, the environment included
