@@ -101,8 +101,12 @@ _BY_CODE: dict[str, type[WorldStreamError]] = {
 }
 _CODE_WORD = re.compile(r"\b(" + "|".join(_BY_CODE) + r")\b")
 _REFERENCE = re.compile(r"\b[0-9a-f]{8,32}\b")
-# Triton has no code for a model process that died, only this sentence.
-_DEAD_STUB = re.compile(r"\bis not healthy\b")
+# What Triton itself says without a code word: a model's process that died, a model's queue that is full or too slow.
+_SENTENCES: dict[str, type[WorldStreamError]] = {
+    "is not healthy": UnavailableError,
+    "Exceeds maximum queue size": BusyError,
+    "Request timeout expired": BusyError,
+}
 
 
 def error_from_message(message: str) -> WorldStreamError:
@@ -112,9 +116,16 @@ def error_from_message(message: str) -> WorldStreamError:
     """
     found = _CODE_WORD.search(message)
     if found is None:
-        return UnavailableError(message) if _DEAD_STUB.search(message) else TritonError(message)
+        return _error_from_sentence(message)
     text = message[found.start() :]
     if found.group() == InternalError.code:
         reference = _REFERENCE.search(text)
         return InternalError(text, reference.group() if reference else "")
     return _BY_CODE[found.group()](text)
+
+
+def _error_from_sentence(message: str) -> WorldStreamError:
+    for sentence, kind in _SENTENCES.items():
+        if sentence in message:
+            return kind(f"{kind.code}: {message}")
+    return TritonError(message)

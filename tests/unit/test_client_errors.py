@@ -83,8 +83,20 @@ def test_an_internal_error_without_a_reference_has_an_empty_one():
     assert error_from_message("INTERNAL: failed").reference == ""
 
 
-def test_a_dead_model_process_is_unavailable():
-    assert type(error_from_message("Stub process 'denoise_0_0' is not healthy.")) is UnavailableError
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Stub process 'denoise_0_0' is not healthy.", UnavailableError),
+        ("[request id: r3] Exceeds maximum queue size", BusyError),
+        ("in ensemble 'world', [request id: r3] Exceeds maximum queue size", BusyError),
+        ("Request timeout expired", BusyError),
+    ],
+)
+def test_what_triton_says_without_a_code_word_has_its_exception_too(message, kind):
+    error = error_from_message(message)
+
+    assert type(error) is kind
+    assert str(error) == f"{kind.code}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -93,6 +105,7 @@ def test_a_dead_model_process_is_unavailable():
         (grpc.StatusCode.UNAVAILABLE, "last error: INTERNAL: connection reset", UnavailableError),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", UnavailableError),
         (grpc.StatusCode.UNAVAILABLE, "BUSY: preprocess: 8 wait", BusyError),
+        (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", BusyError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ResponseTimeoutError),
         (grpc.StatusCode.CANCELLED, "Locally cancelled by application!", CancelledError),
         (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_INPUT: image 0: truncated", InvalidInputError),
