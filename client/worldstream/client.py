@@ -15,6 +15,7 @@ from worldstream.batch import Batch
 from worldstream.core import SessionCore
 from worldstream.errors import InvalidInputError, UnavailableError, WorldStreamError
 from worldstream.info import ServerInfo, fetch_metrics
+from worldstream.loopback import is_loopback
 from worldstream.picture import Picture, load_picture
 from worldstream.requests import (
     DENOISE,
@@ -57,7 +58,8 @@ class WorldClient:
             raise InvalidInputError(f"timeout_s: wanted more than 0, got {timeout_s}")
         self._timeout_s = timeout_s
         self._metrics_url = metrics_url
-        self._channel = grpc.insecure_channel(url, options=_UNLIMITED)
+        options = [*_UNLIMITED, ("grpc.enable_http_proxy", int(not is_loopback(url)))]
+        self._channel = grpc.insecure_channel(url, options=options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def session(
@@ -111,12 +113,10 @@ class WorldClient:
         event_id: int | None = None,
     ) -> Iterator[Batch]:
         """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`."""
+        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
         core = SessionCore(None, make_opening(picture, seed, translation_scale, fit))
         session = Session(self._stub, core, Controls(), self._timeout_s)
-        return _until_done(
-            session,
-            session.generate(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id),
-        )
+        return _until_done(session, session.ask(controls))
 
     def preprocess(self, images: Sequence[Picture], size: tuple[int, int] | None = None) -> Pictures:
         """Let the server decode pictures.
@@ -125,6 +125,9 @@ class WorldClient:
             images: each as in `session`; bytes may be in any form that the server's `image` takes, such as a JSON
                 pixel list.
             size: height, width to fit every picture to; needed when they differ in size.
+
+        Raises:
+            InvalidInputError: if a picture or the size cannot be used.
         """
         request = build_preprocess_request([_encoded(image) for image in images], size)
         return parse_preprocess_response(self._call(self._stub.ModelInfer, request))

@@ -15,7 +15,15 @@ from worldstream.errors import (
     WorldStreamError,
 )
 from worldstream.order import FrameOrder
-from worldstream.requests import WORLD, Controls, Opening, SequenceFlags, SessionId, build_request
+from worldstream.requests import (
+    WORLD,
+    Controls,
+    Opening,
+    SequenceFlags,
+    SessionId,
+    asking_for_frames,
+    build_request,
+)
 from worldstream.responses import Event, parse_stream_response
 
 # After these a start may or may not have left a session behind; after any other it has not.
@@ -68,6 +76,7 @@ class SessionCore:
             self._start_id = request_id
         if is_end:
             self._ending_ids.add(request_id)
+            controls = asking_for_frames(controls)
         flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
         return build_request(request_id, self._opening if is_start else None, controls, flags)
 

@@ -1,12 +1,14 @@
 """What a server says of itself: readiness, models and the `worldstream_*` metrics."""
 
-import urllib.error
+import http.client
 import urllib.parse
 import urllib.request
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from worldstream.errors import UnavailableError
+from worldstream.loopback import is_loopback
 
 METRIC_PREFIX = "worldstream_"
 
@@ -37,6 +39,20 @@ def parse_metrics(text: str) -> dict[str, float]:
     return metrics
 
 
+def summary_line(metrics: dict[str, float]) -> str:
+    """What the server holds now, for people: sums over all labels, such as models."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for name, value in metrics.items():
+        sums[name.partition("{")[0].removeprefix(METRIC_PREFIX)] += value
+    if "active_sessions" not in sums:
+        return "no worldstream metrics on this page"
+    memory_mib = sums["session_bytes"] / 2**20
+    return (
+        f"sessions: {sums['active_sessions']:g}, holding {memory_mib:.1f} MiB; "
+        f"requests queued: {sums['queued_requests']:g}"
+    )
+
+
 def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:
     """Read the metrics page at `url`, such as 127.0.0.1:8002 or http://host/behind/a/proxy.
 
@@ -45,10 +61,11 @@ def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:
     """
     if not url.startswith(("http://", "https://")):
         url = f"http://{url}"
-    if urllib.parse.urlsplit(url).path in ("", "/"):
-        url = f"{url.rstrip('/')}/metrics"  # where Triton has it
+    handlers = [urllib.request.ProxyHandler({})] if is_loopback(url) else []
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as page:
+        if urllib.parse.urlsplit(url).path in ("", "/"):
+            url = f"{url.rstrip('/')}/metrics"  # where Triton has it
+        with urllib.request.build_opener(*handlers).open(url, timeout=timeout_s) as page:
             return parse_metrics(page.read().decode())
-    except (urllib.error.URLError, OSError) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, none in HTTP, or no such page
         raise UnavailableError(f"UNAVAILABLE: metrics: cannot read {url}: {getattr(error, 'reason', error)}") from error

@@ -3,7 +3,9 @@
 H and W are the picture's height and width.
 """
 
+import io
 import os
+import warnings
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,28 +41,39 @@ def load_picture(picture: Picture) -> bytes | Pixels:
     if isinstance(picture, np.ndarray):
         return _checked_pixels(picture)
     if isinstance(picture, (str, os.PathLike)):
-        return _read_file(Path(picture))
+        return read_picture(picture)
     raise InvalidInputError(f"picture: wanted a path, bytes, an array or a PIL image, got {type(picture).__name__}")
 
 
-def upright_size(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Width and height of a picture file as the server sees it, with its EXIF orientation applied."""
+def read_picture(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file, whatever it holds.
+
+    Raises:
+        InvalidInputError: if it cannot be read.
+    """
     try:
-        with Image.open(path) as picture:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"picture: cannot read {Path(path).name}: {error.strerror}") from error
+
+
+def upright_size(encoded: bytes) -> tuple[int, int]:
+    """Width and height of PNG, JPEG or WebP bytes as the server sees them, with their EXIF orientation applied.
+
+    Raises:
+        InvalidInputError: if they are none of these; other forms that the server takes do not tell their size here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # how large is too large the server says
+            picture = Image.open(io.BytesIO(encoded), formats=("PNG", "JPEG", "WEBP"))
             width_px, height_px = picture.size
             orientation = picture.getexif().get(0x0112, 1)
-    except OSError as error:
-        raise InvalidInputError(
-            f"picture: cannot read {Path(path).name}: {error.strerror or 'not a picture'}"
-        ) from error
+    except Image.DecompressionBombError as error:
+        raise InvalidInputError("picture: its header names more pixels than can be") from error
+    except Exception as error:  # each of Pillow's readers fails in its own ways
+        raise InvalidInputError("picture: wanted PNG, JPEG or WebP, whose size can be read") from error
     return (height_px, width_px) if orientation in (5, 6, 7, 8) else (width_px, height_px)
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"picture: cannot read {path.name}: {error.strerror}") from error
 
 
 def _checked_pixels(array: npt.NDArray[np.generic]) -> Pixels:

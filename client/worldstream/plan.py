@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worldstream.errors import InvalidInputError
+from worldstream.requests import Controls, make_controls
 
 Float32 = npt.NDArray[np.float32]
 
@@ -18,10 +19,7 @@ Float32 = npt.NDArray[np.float32]
 class Ask:
     """One request of a film."""
 
-    num_chunks: int
-    cam_to_world: Float32 | None
-    actions: Sequence[str] | None
-    intrinsics: Float32 | None
+    controls: Controls
     is_end: bool
 
 
@@ -67,10 +65,12 @@ def plan_film(
         span = slice(first * chunk_latent_frames, last * chunk_latent_frames)
         asks.append(
             Ask(
-                num_chunks=last - first,
-                cam_to_world=None if cam_to_world is None else cam_to_world[span],
-                actions=None if actions is None else actions[span],
-                intrinsics=intrinsics[span] if intrinsics is not None and len(intrinsics) > 1 else intrinsics,
+                make_controls(
+                    cam_to_world=None if cam_to_world is None else cam_to_world[span],
+                    actions=None if actions is None else actions[span],
+                    num_chunks=last - first,
+                    intrinsics=intrinsics[span] if intrinsics is not None and len(intrinsics) > 1 else intrinsics,
+                ),
                 is_end=last == num_chunks,
             )
         )

@@ -3,6 +3,7 @@
 T is the number of latent frames asked for; H and W are the sent picture's height and width.
 """
 
+import reprlib
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
+_FLOAT32 = np.finfo(np.float32)
 _MAX_ID_CHARS = 128  # Triton refuses longer sequence ids
 _ID_CHARS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
@@ -78,10 +80,12 @@ def make_opening(
     """
     if fit not in (None, "crop", "stretch"):
         raise InvalidInputError(f"fit: wanted crop or stretch, got {fit!r}")
-    if translation_scale is not None and not 0 < translation_scale < float("inf"):
-        raise InvalidInputError(f"translation_scale: wanted a number over 0, got {translation_scale}")
-    _check_range("seed", seed, -_INT64_MAX - 1, _INT64_MAX)
-    return Opening(load_picture(picture), seed, translation_scale, fit)
+    return Opening(
+        load_picture(picture),
+        _optional_integer("seed", seed, -_INT64_MAX - 1, _INT64_MAX),
+        None if translation_scale is None else _scale(translation_scale),
+        fit,
+    )
 
 
 def make_controls(
@@ -109,17 +113,14 @@ def make_controls(
     """
     if cam_to_world is not None and actions is not None:
         raise InvalidInputError("cam_to_world, actions: a request takes one of them, both came")
-    _check_range("num_chunks", num_chunks, 1, _INT32_MAX)
-    _check_range("num_steps", num_steps, 1, _INT32_MAX)
-    _check_range("event_id", event_id, 0, _INT64_MAX)
     return Controls(
         cam_to_world=None if cam_to_world is None else _poses(cam_to_world),
         actions=None if actions is None else _actions(actions),
-        num_chunks=num_chunks,
+        num_chunks=_optional_integer("num_chunks", num_chunks, 1, _INT32_MAX),
         intrinsics=None if intrinsics is None else _intrinsics(intrinsics),
         prompt=None if prompt is None else _text("prompt", prompt),
-        num_steps=num_steps,
-        event_id=event_id,
+        num_steps=_optional_integer("num_steps", num_steps, 1, _INT32_MAX),
+        event_id=_optional_integer("event_id", event_id, 0, _INT64_MAX),
     )
 
 
@@ -133,17 +134,21 @@ def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Con
     )
 
 
+def asking_for_frames(controls: Controls) -> Controls:
+    """Name the one chunk that is the default: an end that names no frames at all would be a bare end, without any."""
+    is_bare = controls.cam_to_world is None and controls.actions is None and controls.num_chunks is None
+    return replace(controls, num_chunks=1) if is_bare else controls
+
+
 def check_session_id(session_id: SessionId) -> SessionId:
     """Return an id that both Triton's sequence fields and gRPC metadata can carry.
 
     Raises:
         InvalidInputError: if it is neither 1 or more nor 1 to 128 printable ASCII characters without spaces.
     """
-    if isinstance(session_id, bool) or not isinstance(session_id, (int, str)):
-        raise InvalidInputError(f"session_id: wanted a string or an integer, got {type(session_id).__name__}")
-    if isinstance(session_id, int) and not 1 <= session_id <= _INT64_MAX:
-        raise InvalidInputError(f"session_id: wanted 1 to 2**63 - 1, got {session_id}")
-    if isinstance(session_id, str) and not (0 < len(session_id) <= _MAX_ID_CHARS and set(session_id) <= _ID_CHARS):
+    if not isinstance(session_id, str):
+        return _integer("session_id", session_id, 1, _INT64_MAX)
+    if not (0 < len(session_id) <= _MAX_ID_CHARS and set(session_id) <= _ID_CHARS):
         raise InvalidInputError(f"session_id: wanted 1 to {_MAX_ID_CHARS} printable ASCII characters without spaces")
     return session_id
 
@@ -162,11 +167,15 @@ def build_request(
 
 
 def build_preprocess_request(pictures: Sequence[bytes], size: tuple[int, int] | None) -> service_pb2.ModelInferRequest:
-    """Build a request to `preprocess`; `size` is height, width."""
+    """Build a request to `preprocess`; `size` is height, width.
+
+    Raises:
+        InvalidInputError: if `size` is not two integers of 1 or more.
+    """
     request = service_pb2.ModelInferRequest(model_name=PREPROCESS)
     add_strings(request, "image", pictures)
     if size is not None:
-        add_array(request, "size", np.array(size, dtype=np.int32))
+        add_array(request, "size", _size(size))
     return request
 
 
@@ -251,10 +260,31 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-def _check_range(name: str, value: int | None, least: int, most: int) -> None:
-    if value is None:
-        return
+def _integer(name: str, value: int, least: int, most: int) -> int:
+    """A whole number in its range, NumPy's too; no bool, and no float, which a cast would cut without a word."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidInputError(f"{name}: wanted an integer, got {reprlib.repr(value)}")
     if value < least:
         raise InvalidInputError(f"{name}: wanted {least} or more, got {value}")
     if value > most:
         raise InvalidInputError(f"{name}: wanted {most} or less, got {value}")
+    return int(value)
+
+
+def _optional_integer(name: str, value: int | None, least: int, most: int) -> int | None:
+    return None if value is None else _integer(name, value, least, most)
+
+
+def _scale(value: float) -> float:
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_number or not _FLOAT32.tiny <= value <= _FLOAT32.max:
+        raise InvalidInputError(f"translation_scale: wanted a number over 0, got {reprlib.repr(value)}")
+    return float(value)
+
+
+def _size(size: Sequence[int]) -> npt.NDArray[np.int32]:
+    try:
+        height_px, width_px = size
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"size: wanted height and width, got {reprlib.repr(size)}") from None
+    return np.array([_integer("size", side, 1, _INT32_MAX) for side in (height_px, width_px)], dtype=np.int32)

@@ -1,10 +1,11 @@
 """A session over one gRPC stream, blocking: the I/O shell around `core.SessionCore`."""
 
 import contextlib
+import inspect
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 from weakref import WeakValueDictionary
 
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from worldstream.errors import CancelledError, ProtocolError, SessionNotFoundErr
 from worldstream.requests import Controls, SessionId, make_controls, with_defaults
 from worldstream.responses import Event
 from worldstream.stream import Stream
+
+P = ParamSpec("P")
 
 
 class Replies(Iterator[Batch]):
@@ -41,6 +44,27 @@ class Replies(Iterator[Batch]):
     def _deliver(self, event: Event) -> None:
         self._events.append(event)
         self._is_done = self._is_done or event.is_final
+
+
+def frames_of(batches: Iterator[Batch]) -> Iterator[Frame]:
+    """Single frames of batches."""
+    for batch in batches:
+        for index, pixels in zip(batch.frame_index.tolist(), batch.frames, strict=True):
+            yield Frame(index, pixels)
+
+
+def _frame_by_frame(
+    generate: Callable[Concatenate["Session", P], Iterator[Batch]],
+) -> Callable[Concatenate["Session", P], Iterator[Frame]]:
+    """The same method with the same arguments, whose frames come one by one."""
+
+    def frames(session: "Session", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Frame]:
+        """As `generate`, frame by frame, each with its number in the session."""
+        return frames_of(generate(session, *args, **kwargs))
+
+    shown = inspect.signature(generate).replace(return_annotation=Iterator[Frame])
+    frames.__signature__ = shown  # type: ignore[attr-defined]  # what help() prints
+    return frames
 
 
 class Session:
@@ -92,26 +116,18 @@ class Session:
             WorldStreamError: if the session's start, which has to be heard first, failed.
         """
         controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
+        return self.ask(controls, end)
+
+    def ask(self, controls: Controls, is_end: bool = False) -> Replies:
+        """As `generate`, with arguments that `make_controls` has checked already."""
         self._settle_cancel()
         self._hear_start()
         if self._core.life is Life.UNSURE:
             self._tell_end()  # a start that broke off is undone, then sent again
         controls = with_defaults(controls, self._defaults, is_start=self._core.life is Life.NEW)
-        return self._send(self._core.next_request(controls, end))
+        return self._send(self._core.next_request(controls, is_end))
 
-    def frames(
-        self,
-        cam_to_world: npt.ArrayLike | None = None,
-        actions: str | Sequence[str] | None = None,
-        num_chunks: int | None = None,
-        intrinsics: npt.ArrayLike | None = None,
-        prompt: str | None = None,
-        num_steps: int | None = None,
-        event_id: int | None = None,
-        end: bool = False,
-    ) -> Iterator[Frame]:
-        """As `generate`, frame by frame, each with its number in the session."""
-        return frames_of(self.generate(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, end))
+    frames = _frame_by_frame(generate)
 
     def cancel(self) -> None:
         """Stop all that is under way; the server sees it, and the session goes on from its last whole chunk.
@@ -221,10 +237,3 @@ class Session:
             return
         with contextlib.suppress(SessionNotFoundError):
             deque(self._send(self._core.end_request()), maxlen=0)
-
-
-def frames_of(batches: Iterator[Batch]) -> Iterator[Frame]:
-    """Single frames of batches."""
-    for batch in batches:
-        for index, pixels in zip(batch.frame_index.tolist(), batch.frames, strict=True):
-            yield Frame(index, pixels)

@@ -97,7 +97,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return response
 
     def ModelInfer(self, request: Any, context: Any) -> Any:
-        """Answer `preprocess`: every picture is black and named after its place."""
+        """Answer `preprocess`: every picture is white and named after its place."""
         seen = _seen(request, context)
         self.seen.append(seen)
         if seen.inputs["image"] == [b"broken"]:
@@ -105,7 +105,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         num = len(seen.inputs["image"])
         height_px, width_px = seen.inputs.get("size", [HEIGHT_PX, WIDTH_PX])
         response = service_pb2.ModelInferResponse(model_name=request.model_name)
-        _add(response, "pixels", "UINT8", [num, height_px, width_px, 3], bytes(num * height_px * width_px * 3))
+        _add(response, "pixels", "UINT8", [num, height_px, width_px, 3], b"\xff" * (num * height_px * width_px * 3))
         _add(response, "image_digest", "BYTES", [num], _strings([f"{place:032x}" for place in range(num)]))
         _add(response, "camera_name", "BYTES", [num], _strings([f"camera {place}" for place in range(num)]))
         return response
@@ -134,23 +134,27 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 return iter([error_message("SESSION_EXISTS: sequence_id: wanted a new one")])
             if not has_picture:
                 return iter([error_message("INVALID_INPUT: pixels: a start needs a picture")])
-            world = self.sessions[session_id] = _World()
+            world = _World()
+            if session_id is not None:
+                self.sessions[session_id] = world
         elif session_id not in self.sessions:
             return iter([error_message("SESSION_NOT_FOUND: sequence_id: no such session")])
         else:
             world = self.sessions[session_id]
-        if is_end or session_id is None:
+        if is_end and not is_start and not {"actions", "cam_to_world", "num_chunks"} & set(seen.inputs):
             del self.sessions[session_id]
-        is_bare_end = is_end and not {"actions", "cam_to_world", "num_chunks"} & set(seen.inputs)
-        return iter([frames_message(0, 0, (0, 0, 1), True)]) if is_bare_end else self._frames(seen, world)
+            return iter([frames_message(0, 0, (0, 0, 1), True)])
+        return self._frames(seen, world, session_id if is_end else None)
 
-    def _frames(self, seen: SeenRequest, world: _World) -> Iterator[Any]:
+    def _frames(self, seen: SeenRequest, world: _World, ending_id: Any) -> Iterator[Any]:
         num_latents = len(seen.inputs.get("actions", [])) or seen.shapes.get("cam_to_world", [0])[0]
         num_chunks = seen.inputs.get("num_chunks", [max(1, -(-num_latents // self.chunk_latent_frames))])[0]
         (event_id,) = seen.inputs.get("event_id", [-1])
         for place in range(num_chunks):
             time.sleep(self.chunk_s)
             is_final = place == num_chunks - 1
+            if is_final:
+                self.sessions.pop(ending_id, None)
             yield from self._commit_chunk(world, is_final, event_id)
 
     def _commit_chunk(self, world: _World, is_final: bool, event_id: int) -> list[Any]:
@@ -192,6 +196,18 @@ def error_message(text: str) -> Any:
     message = service_pb2.ModelStreamInferResponse(error_message=text)
     message.infer_response.parameters["triton_final_response"].bool_param = True
     return message
+
+
+def answer_once(*messages: Any) -> Callable[[SeenRequest], Iterator[Any] | None]:
+    """Make a script that answers the first request with these messages, and the others as usual."""
+    answers = [iter(messages)]
+    return lambda seen: answers.pop() if answers else None
+
+
+def silence(duration_s: float = 2.0) -> Iterator[Any]:
+    """Answer nothing for a while, for a script: what a client hears of a model whose process has died."""
+    threading.Event().wait(duration_s)
+    yield from ()
 
 
 def _rename_event_id(response: Any) -> None:

@@ -1,7 +1,11 @@
 """The command line against the small server."""
 
+import base64
 import json
+import subprocess
+import sys
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import av
@@ -10,20 +14,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 from worldstream.cli import app
-from worldstream.testing import FakeServer, error_message
+from worldstream.testing import error_message
 
 RUNNER = CliRunner()
 METRICS = b"""# HELP worldstream_frames_total Frames sent.
 worldstream_frames_total{model="denoise"} 21
 nv_inference_count{model="denoise"} 3
-worldstream_sessions 1
+worldstream_active_sessions{model="denoise"} 1
+worldstream_session_bytes{model="denoise"} 1572864
+worldstream_queued_requests{model="denoise"} 2
 """
-
-
-@pytest.fixture
-def server():
-    with FakeServer() as fake:
-        yield fake
 
 
 @pytest.fixture
@@ -130,9 +130,90 @@ def test_a_contact_sheet_is_written_beside_the_film(server, picture):
     result, _ = generate(server, picture, "--chunks", "1", "--contact-sheet", str(sheet))
 
     assert result.exit_code == 0, result.output
-    # 9 frames of 8x6 in rows of 4, 4 pixels apart.
+    # The picture and 9 frames of 8x6 in rows of 4, 4 pixels apart; the small server makes each picture white.
     with Image.open(sheet) as image:
         assert image.size == (4 * 12 - 4, 3 * 10 - 4)
+        firsts = [image.getpixel((12 * column, 10 * row)) for row, column in ((0, 0), (0, 1), (0, 2), (2, 1))]
+    assert firsts == [(255, 255, 255), (0, 0, 0), (1, 1, 1), (8, 8, 8)]
+
+
+def test_a_contact_sheet_begins_with_the_picture_as_the_server_reads_it(server, picture):
+    generate(server, picture, "--chunks", "4", "--contact-sheet", str(picture.with_name("sheet.png")))
+
+    asked = server.seen[-1]
+    assert (asked.model, asked.inputs) == ("preprocess", {"image": [picture.read_bytes()], "size": [6, 8]})
+    with Image.open(picture.with_name("sheet.png")) as image:
+        assert image.size == (4 * 12 - 4, 3 * 10 - 4)  # the picture and 11 of 45 frames
+        assert image.getpixel((36, 20)) == (44, 44, 44)  # the film's last
+
+
+@pytest.mark.parametrize("contents", [b"[[[1, 2, 3]]]", base64.b64encode(b"any picture")], ids=["JSON", "base64"])
+def test_every_form_that_the_server_takes_can_be_sent(server, picture, contents):
+    picture.write_bytes(contents)
+
+    result, output = generate(server, picture, "--chunks", "1", "--contact-sheet", str(picture.with_name("sheet.png")))
+
+    assert result.exit_code == 0, result.output
+    assert count_frames(output) == 9
+    assert server.seen[0].inputs["image"] == [contents]
+
+
+def test_intrinsics_of_the_sent_picture_need_no_size(server, picture):
+    picture.write_bytes(b"[[[1, 2, 3]]]")
+    np.save(picture.with_name("intrinsics.npy"), np.array([500.0, 500.0, 416.0, 240.0]))
+
+    result, _ = generate(server, picture, "--chunks", "1", "--intrinsics", str(picture.with_name("intrinsics.npy")))
+
+    assert result.exit_code == 0, result.output
+    assert server.seen[0].inputs["intrinsics"] == [500, 500, 416, 240]
+
+
+def png_of_size(width_px, height_px):
+    """The header of a PNG, without its pixels."""
+    header = b"IHDR" + width_px.to_bytes(4, "big") + height_px.to_bytes(4, "big") + b"\10\2\0\0\0"
+    length, check = (13).to_bytes(4, "big"), zlib.crc32(header).to_bytes(4, "big")
+    return b"\x89PNG\r\n\x1a\n" + length + header + check + b"\0\0\0\0IDAT\x35\xaf\x06\x1e"
+
+
+@pytest.mark.parametrize(
+    ("contents", "complaint"),
+    [
+        (png_of_size(60_000, 60_000), "error: picture: its header names more pixels than can be\n"),
+        (b"[[[1, 2, 3]]]", "error: picture: wanted PNG, JPEG or WebP, whose size can be read\n"),
+        (b"\x89PNG\r\n\x1a\n", "error: picture: wanted PNG, JPEG or WebP, whose size can be read\n"),
+        (b"GIF89a\1\0\1\0\0\0\0;", "error: picture: wanted PNG, JPEG or WebP, whose size can be read\n"),
+        (b"", "error: picture: wanted PNG, JPEG or WebP, whose size can be read\n"),
+    ],
+    ids=["bomb", "JSON", "cut", "GIF", "empty"],
+)
+def test_a_picture_whose_size_cannot_be_read_is_one_line(server, picture, contents, complaint):
+    picture.write_bytes(contents)
+    np.save(picture.with_name("intrinsics.npy"), np.array([500.0, 500.0, 416.0, 240.0]))
+
+    result, _ = generate(
+        server,
+        picture,
+        *("--intrinsics", str(picture.with_name("intrinsics.npy")), "--intrinsics-size", "832x480"),
+    )
+
+    assert result.exit_code == 1
+    assert result.stderr == complaint
+    assert server.seen == []
+
+
+def test_a_large_picture_tells_its_size_without_a_warning(server, picture):
+    Image.new("1", (12_000, 8_000)).save(picture)
+    np.save(picture.with_name("intrinsics.npy"), np.array([500.0, 500.0, 416.0, 240.0]))
+
+    result, _ = generate(
+        server,
+        picture,
+        *("--intrinsics", str(picture.with_name("intrinsics.npy")), "--intrinsics-size", "6000x4000"),
+        *("--chunks", "1"),
+    )
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert server.seen[0].inputs["intrinsics"] == [1000, 1000, 832, 480]
 
 
 def test_other_settings_reach_the_server(server, picture):
@@ -190,17 +271,40 @@ def test_info_prints_json_with_our_metrics_only(server, metrics_url):
         "name": "fake",
         "version": "0.0",
         "models": {"preprocess": True, "denoise": True, "world": True},
-        "metrics": {'worldstream_frames_total{model="denoise"}': 21, "worldstream_sessions": 1},
+        "metrics": {
+            'worldstream_frames_total{model="denoise"}': 21,
+            'worldstream_active_sessions{model="denoise"}': 1,
+            'worldstream_session_bytes{model="denoise"}': 1572864,
+            'worldstream_queued_requests{model="denoise"}': 2,
+        },
     }
 
 
-def test_info_for_people_names_each_model_and_metric(server, metrics_url):
+def test_info_for_people_names_each_model_and_sums_the_metrics_up(server, metrics_url):
     result = RUNNER.invoke(app, ["info", "--url", server.url, "--metrics-url", metrics_url])
 
     assert result.exit_code == 0, result.output
     assert "fake 0.0: live, ready" in result.stdout
     assert "preprocess" in result.stdout
-    assert 'worldstream_frames_total{model="denoise"} 21' in result.stdout
+    assert result.stdout.endswith("\nsessions: 1, holding 1.5 MiB; requests queued: 2\n")
+    assert "{" not in result.stdout
+
+
+def test_info_without_a_metrics_page_says_nothing_of_it(server):
+    result = RUNNER.invoke(app, ["info", "--url", server.url])
+
+    assert result.exit_code == 0, result.output
+    assert "metrics" not in result.stdout
+    assert "sessions" not in result.stdout
+
+
+def test_the_package_runs_as_a_module(server):
+    command = [sys.executable, "-m", "worldstream", "info", "--url", server.url, "--json"]
+
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["name"] == "fake"
 
 
 def test_a_metrics_page_that_is_not_there_is_said(server):

@@ -174,11 +174,11 @@ def test_a_film_is_cut_into_requests_of_whole_chunks():
 
     asks = plan_film(3, 2, chunk_latent_frames=3, cam_to_world=poses, intrinsics=rows)
 
-    assert [ask.num_chunks for ask in asks] == [2, 1]
+    assert [ask.controls.num_chunks for ask in asks] == [2, 1]
     assert [ask.is_end for ask in asks] == [False, True]
-    assert asks[0].cam_to_world[:, 0, 3].tolist() == [0, 1, 2, 3, 4, 5]
-    assert asks[1].cam_to_world[:, 0, 3].tolist() == [6, 7, 8]
-    assert asks[1].intrinsics[:, 0].tolist() == [24, 28, 32]
+    assert asks[0].controls.cam_to_world[:, 0, 3].tolist() == [0, 1, 2, 3, 4, 5]
+    assert asks[1].controls.cam_to_world[:, 0, 3].tolist() == [6, 7, 8]
+    assert asks[1].controls.intrinsics[:, 0].tolist() == [24, 28, 32]
 
 
 def test_one_row_of_intrinsics_goes_with_each_request_and_short_actions_stand_still():
@@ -186,8 +186,8 @@ def test_one_row_of_intrinsics_goes_with_each_request_and_short_actions_stand_st
 
     asks = plan_film(2, 1, chunk_latent_frames=3, actions=["w", "wl", "", "s"], intrinsics=row)
 
-    assert [ask.actions for ask in asks] == [["w", "wl", ""], ["s", "", ""]]
-    assert [ask.intrinsics.tolist() for ask in asks] == [[[1, 1, 1, 1]]] * 2
+    assert [ask.controls.actions for ask in asks] == [("w", "wl", ""), ("s", "", "")]
+    assert [ask.controls.intrinsics.tolist() for ask in asks] == [[[1, 1, 1, 1]]] * 2
 
 
 def test_a_path_shorter_than_a_chunk_is_refused_with_both_numbers():

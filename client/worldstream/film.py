@@ -1,0 +1,88 @@
+"""Makes a film: asks a session for its frames, and writes them as they come. Knows the client and files, no options."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from worldstream import video
+from worldstream.batch import Batch
+from worldstream.client import WorldClient
+from worldstream.plan import Ask
+from worldstream.session import Session
+
+_SHEET_FRAMES = 11  # and the sent picture: three full rows
+
+
+@dataclass
+class Film:
+    """A film's making: what it took, and the frames to show of it."""
+
+    output: Path
+    total: int  # frames that will come
+    started_s: float = field(default_factory=time.perf_counter)
+    first_frame_s: float = 0.0
+    num_frames: int = 0
+    shown: list[npt.NDArray[np.uint8]] = field(default_factory=list)  # spread over the film
+
+    def write(self, batches: Iterator[Batch], fps: int) -> None:
+        """Write an MP4 as the frames come, with a bar on stderr where that is a terminal."""
+        shown = set(video.spread(self.total, _SHEET_FRAMES))
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        with video.Mp4Writer(self.output, fps) as writer, _progress() as progress:
+            task = progress.add_task(self.output.name, total=self.total)
+            for batch in batches:
+                self.first_frame_s = self.first_frame_s or time.perf_counter()
+                for index, pixels in zip(batch.frame_index.tolist(), batch.frames, strict=True):
+                    writer.write(pixels)
+                    if index in shown:
+                        self.shown.append(pixels.copy())
+                self.num_frames += len(batch.frames)
+                progress.update(task, completed=self.num_frames)
+
+    def closing_line(self) -> str:
+        """The line that ends a run."""
+        took_s = time.perf_counter() - self.started_s
+        first_ms = 1000 * (self.first_frame_s - self.started_s)
+        rate = self.num_frames / took_s
+        return f"{self.output}: {self.num_frames} frames, {rate:.1f} frames/s, first frame after {first_ms:.0f} ms"
+
+
+def stream_film(session: Session, asks: Iterable[Ask]) -> Iterator[Batch]:
+    """Keep one request ahead of the one whose frames are read, so that the server need not wait for this process."""
+    under_way: deque[Iterator[Batch]] = deque()
+    for ask in asks:
+        under_way.append(session.ask(ask.controls, ask.is_end))
+        if len(under_way) > 1:
+            yield from under_way.popleft()
+    for batches in under_way:
+        yield from batches
+
+
+def write_contact_sheet(client: WorldClient, picture: bytes, film: Film, path: Path) -> None:
+    """Write a PNG that shows the picture as it was sent, cropped to the frames' size, and then what came back."""
+    height_px, width_px = film.shown[0].shape[:2]
+    # The server reads it, so that the sheet shows what the world began from, in whatever form that came.
+    sent = client.preprocess([picture], size=(height_px, width_px)).pixels[0]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    video.contact_sheet([sent, *film.shown], path)
+
+
+def _progress() -> Progress:
+    """A bar on stderr; nothing at all where that is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("frames"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
