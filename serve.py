@@ -35,7 +35,11 @@ from typing import Any
 
 HOST = "127.0.0.1"
 USUAL_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
-SUPPORTED_PYTHONS = ((3, 11), (3, 12))
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+SUPPORTED_PYTHONS = ("3.11", "3.12")
+# A proxy that the environment names must not come between us and this machine.
+NO_HTTP_PROXY = urllib.request.ProxyHandler({})
+GRPC_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
 STOP_GRACE_S = 10.0
 STACK_BYTES = 256 << 20  # an HTTP JSON body from about 4 MB overruns the usual 8 MiB and kills the server
 SHM_BYTES = 16 << 20  # a model's shared memory region at first: some frames, so that it need not grow while serving
@@ -62,12 +66,9 @@ def say(message: str) -> None:
     print(f"serve.py: {message}", file=sys.stderr, flush=True)
 
 
-# What this Python and this machine must have
-
-
 def libpython() -> Path | str | None:
     """The shared library of this very Python: its own file, else what the dynamic linker finds, else None."""
-    name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
+    name = f"libpython{PYTHON}.so.1.0"
     own = Path(sysconfig.get_config_var("LIBDIR") or "/", name)
     if own.is_file():
         return own
@@ -80,20 +81,18 @@ def libpython() -> Path | str | None:
 
 def missing_packages() -> list[tuple[str, str]]:
     """(Debian package, what it is for) for each system package that this Python lacks."""
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     missing = []
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
-        missing.append((f"python{version}-venv", "to make the virtual environment"))
+        missing.append((f"python{PYTHON}-venv", "to make the virtual environment"))
     if libpython() is None:
-        missing.append((f"libpython{version}", "which Triton's Python backend loads"))
+        missing.append((f"libpython{PYTHON}", "which Triton's Python backend loads"))
     return missing
 
 
 def check_python() -> int:
     """Say whether this Python can serve: reasons on stderr, names of missing system packages on stdout."""
-    if sys.version_info[:2] not in SUPPORTED_PYTHONS:
-        wanted = " or ".join(f"{major}.{minor}" for major, minor in SUPPORTED_PYTHONS)
-        say(f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}; wanted: Python {wanted}")
+    if PYTHON not in SUPPORTED_PYTHONS:
+        say(f"{sys.executable} is Python {PYTHON}; wanted: Python {' or '.join(SUPPORTED_PYTHONS)}")
         return 1
     missing = missing_packages()
     for package, purpose in missing:
@@ -116,19 +115,16 @@ def find_wheel() -> Path:
     return Path(spec.origin).parent.parent
 
 
-# What the server is started with
-
-
 def link_backend(site_packages: Path, workdir: Path) -> None:
     """Lay out workdir/backends as the server wants it, and workdir/lib with this Python's own library."""
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     tritonserver = site_packages / "pytriton" / "tritonserver"
-    stub = tritonserver / "python_backend_stubs" / version / "triton_python_backend_stub"
+    stub = tritonserver / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
     if not stub.is_file():
-        raise ServeError(f"nvidia-pytriton has no stub for Python {version}: make .venv with Python 3.11 or 3.12")
+        wanted = " or ".join(SUPPORTED_PYTHONS)
+        raise ServeError(f"nvidia-pytriton has no stub for Python {PYTHON}: make .venv with Python {wanted}")
     library = libpython()
     if library is None:
-        package = f"libpython{version}"
+        package = f"libpython{PYTHON}"
         raise ServeError(f"{package}.so.1.0 is missing, the Python backend needs it: apt-get install {package}")
     backend = workdir / "backends" / "python"
     backend.mkdir(parents=True)
@@ -205,6 +201,7 @@ def overridden_repository(repository: Path, settings: list[str], config_name: st
 
 
 def can_bind(port: int) -> bool:
+    """Whether nothing listens on this port of HOST; one whose last connections are still closing counts as free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -253,9 +250,6 @@ def server_command(
     if options.log_verbose:
         command.append(f"--log-verbose={options.log_verbose}")
     return command
-
-
-# The running server
 
 
 def die_with_parent(signum: int) -> None:
@@ -352,14 +346,14 @@ class Server:
 
     @property
     def pid(self) -> int:
+        """Of tritonserver itself."""
         assert self.process is not None
         return self.process.pid
 
     def wait_until_ready(self, deadline: float) -> None:
         """Return once the server says that all its models are loaded."""
         url = f"http://{self.addresses['http']}/v2/health/ready"
-        # A proxy named in the environment must not come between us and this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(NO_HTTP_PROXY)
         while time.monotonic() < deadline:
             if has_ended(self.pid):
                 raise ServeError("the server ended while it started; its log above says why")
@@ -370,6 +364,7 @@ class Server:
         raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s")
 
     def wait_until_end(self) -> None:
+        """Return once the server's process has ended; a signal breaks the wait off with Stop."""
         has_ended(self.pid, is_blocking=True)
 
     def _remove_env_folder(self) -> None:
@@ -379,20 +374,19 @@ class Server:
                 self.own_env_folders.pop().rmdir()
 
 
-# The canary: a stub that has died still counts as ready, only a request finds out
-
-
-def picture_input() -> Any:
-    """The canary picture as tensor `image` BYTES [1]."""
+def input_tensor(name: str, datatype: str, value: Any) -> Any:
+    """A request's input of shape [1]."""
     import numpy
     from tritonclient.grpc import InferInput
+    from tritonclient.utils import triton_to_np_dtype
 
-    tensor = InferInput("image", [1], "BYTES")
-    tensor.set_data_from_numpy(numpy.array([CANARY_PNG], dtype=numpy.object_))
+    tensor = InferInput(name, [1], datatype)
+    tensor.set_data_from_numpy(numpy.array([value], dtype=triton_to_np_dtype(datatype)))
     return tensor
 
 
 def check_pixels(pixels: Any, name: str) -> None:
+    """Raise ServeError unless these are one or more RGB pictures."""
     if pixels is None or pixels.ndim != 4 or pixels.shape[0] < 1 or pixels.shape[3] != 3:
         came = "nothing" if pixels is None else f"shape {list(pixels.shape)}"
         raise ServeError(f"{name}: wanted [n, H, W, 3] with n >= 1, got {came}")
@@ -400,7 +394,7 @@ def check_pixels(pixels: Any, name: str) -> None:
 
 def canary_preprocess(client: Any, timeout_s: float) -> None:
     """Decode one picture."""
-    result = client.infer("preprocess", [picture_input()], client_timeout=timeout_s)
+    result = client.infer("preprocess", [input_tensor("image", "BYTES", CANARY_PNG)], client_timeout=timeout_s)
     check_pixels(result.as_numpy("pixels"), "pixels")
 
 
@@ -424,16 +418,11 @@ def responses(client: Any, timeout_s: float, **request: Any) -> Iterator[Any]:
 
 def canary_world(client: Any, timeout_s: float) -> None:
     """Stream one chunk from one picture, which goes through every model."""
-    import numpy
-    from tritonclient.grpc import InferInput
-
-    num_chunks = InferInput("num_chunks", [1], "INT32")
-    num_chunks.set_data_from_numpy(numpy.array([1], dtype=numpy.int32))
     stream = responses(
         client,
         timeout_s,
         model_name="world",
-        inputs=[picture_input(), num_chunks],
+        inputs=[input_tensor("image", "BYTES", CANARY_PNG), input_tensor("num_chunks", "INT32", 1)],
         # A session of one request. With an id it passes under sequence batching too, which refuses requests without.
         sequence_id=random.SystemRandom().getrandbits(62) + 1,
         sequence_start=True,
@@ -447,10 +436,13 @@ CANARIES: dict[str, Callable[[Any, float], None]] = {"preprocess": canary_prepro
 
 
 def run_canaries(grpc_address: str, deadline: float) -> None:
-    """Send a request through each model that has a canary here; raise ServeError if one does not come back."""
+    """Send a request through each model that has a canary here; raise ServeError if one does not come back.
+
+    Only a request finds out: a model whose process has died still counts as ready.
+    """
     from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
-    with InferenceServerClient(grpc_address) as client:
+    with InferenceServerClient(grpc_address, channel_args=GRPC_OPTIONS) as client:
         loaded = {model.name for model in client.get_model_repository_index(client_timeout=10).models}
         for name in CANARIES.keys() & loaded:
             try:
@@ -461,10 +453,8 @@ def run_canaries(grpc_address: str, deadline: float) -> None:
                 client.stop_stream(cancel_requests=True)
 
 
-# The command line
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="serve.py", description="Run the model repository on the real tritonserver.")
     add = parser.add_argument
     add("--model-repository", type=Path, default=Path(__file__).parent / "model_repository", metavar="DIR")
@@ -500,6 +490,7 @@ def run_command(server: Server, command: str) -> int:
 
 
 def raise_stop(signum: int, _: FrameType | None) -> None:
+    """Turn a signal into an exception, so that what is open is closed on the way out."""
     raise Stop(signum)
 
 
@@ -521,6 +512,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    """Do what the command line says; the exit status."""
     options = parse_arguments()
     if options.check_python:
         return check_python()

@@ -217,6 +217,18 @@ def test_a_failing_canary_stops_the_server_and_names_the_model(tmp_path: Path) -
     assert "cannot decode anything" in result.stderr
 
 
+def test_no_proxy_of_the_environment_comes_before_the_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(tmp_path, "preprocess", BROKEN_PREPROCESS_CONFIG, BROKEN_PREPROCESS_MODEL)
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    result = run_serve("--model-repository", tmp_path, "--json")
+
+    assert "cannot decode anything" in result.stderr  # the model's own words: it was reached
+
+
 def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
     write_model(tmp_path, "tiny", TINY_CONFIG, "raise RuntimeError('no such luck')")
 
