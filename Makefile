@@ -83,7 +83,7 @@ lint: setup ## check style and types
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m mypy serve.py client/worldstream
 	# Each version folder apart: each has a module that is called model.
-	for folder in model_repository/{preprocess,denoise}/1; do $(VENV_PYTHON) -m mypy "$$folder"; done
+	for folder in model_repository/{preprocess/1,denoise/1,denoise/training}; do $(VENV_PYTHON) -m mypy "$$folder"; done
 
 perf: setup ## run the benchmarks, perf/*.py
 	@if [ -z '$(BENCH)' ]; then echo 'make perf: there is no perf/*.py' >&2; exit 1; fi

@@ -12,6 +12,7 @@ from tests.server.raw import (
     join,
     make_request,
     picture,
+    read_metrics,
     settled_metrics,
     wait_for_metrics,
 )
@@ -40,16 +41,14 @@ def test_a_cancelled_stream_stops_and_its_session_goes_on_as_if_never_asked(serv
         denoise_s = float(stream.receive()["timings"][2]) / 1000
         time.sleep(denoise_s / 4)  # into the middle of the next chunk
         stream.cancel()
-        cancelled_at = time.monotonic()
+        running = read_metrics(server.metrics)
         stopped = wait_for_metrics(server.metrics, queued_requests=0)
-        stopping_s = time.monotonic() - cancelled_at
-    # The page shows a chunk's steps when it has ended or was given up: at most one was running, and was not finished.
+    # The page counts step by step: one was running, and one more may have begun while the cancel was on its way.
+    assert stopped["denoising_steps_total"] - running["denoising_steps_total"] <= 2
     num_chunks = stopped["chunks_total"] - before["chunks_total"]
     num_steps = stopped["denoising_steps_total"] - before["denoising_steps_total"]
     assert 0 < num_steps - num_chunks * NUM_STEPS < NUM_STEPS
     assert num_chunks < 9
-    # One step is a fiftieth of a chunk; the rest is for the messages' way there and the page's way back.
-    assert stopping_s < denoise_s / 4
     assert settled_metrics(server.metrics) == stopped
 
     went_on = ask(server.grpc, one_more(cancelled, sequence_end=True))

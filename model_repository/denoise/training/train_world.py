@@ -28,6 +28,7 @@ from teacher import teacher_mask, teacher_velocity
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import EMBEDDED, WorldConfig, frames_of_chunk
 from worldmodel.layers import seed_parameters
+from worldmodel.pixels import Pixels
 from worldmodel.prompt import HashedWords
 from worldmodel.schedule import NUM_TIMESTEPS, shifted_sigmas
 from worldmodel.transformer import CausalWorldTransformer
@@ -103,14 +104,14 @@ class WorldTrainer:
 
     def _start_quietly(self) -> None:
         """Begin near the identity: gates, camera modulation and output small, so that learning is smooth."""
+        quiet = ("cam_scale_layer", "cam_shift_layer", "cross_attn.o", "head.head")
         with torch.no_grad():
-            for block in self.transformer.blocks:
-                for layer in (block.cam_scale_layer, block.cam_shift_layer, block.cross_attn.o):
-                    layer.weight.mul_(0.1)
-                    layer.bias.zero_()
-            self.transformer.head.head.weight.mul_(0.1)
-            self.transformer.head.head.bias.zero_()
-            self.transformer.time_projection[1].weight.mul_(0.3)
+            for name, value in self.transformer.named_parameters():
+                layer, _, kind = name.rpartition(".")
+                if layer.endswith(quiet):
+                    value.mul_(0.1 if kind == "weight" else 0)
+                elif layer == "time_projection.1" and kind == "weight":
+                    value.mul_(0.3)
 
     def train(self, budget: Budget) -> None:
         """Step until the budget is spent, with a check every now and then."""
@@ -160,7 +161,8 @@ class WorldTrainer:
         past = (1 - past_mix) * latents + past_mix * torch.randn_like(latents)
         text, prompt_of_frame = self._prompts(batch, rng)
         jump = int(rng.integers(1, LONGEST_JUMP)) if rng.random() < JUMP_SHARE else 0
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        # On a GPU only: CPUs without matrix units are slower in bfloat16.
+        with torch.autocast("cuda", torch.bfloat16, enabled=torch.device(device).type == "cuda"):
             velocity = teacher_velocity(
                 self.transformer,
                 config,
@@ -225,7 +227,7 @@ class WorldTrainer:
         save_curve(self.run.folder / "curve.png", curves)
 
 
-def stream_walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> np.ndarray:
+def stream_walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> Pixels:
     """Frames of a held-out walk, streamed as a session would: [T, H, W, 3] uint8."""
     clip = clips.clip(index)
     poses = clip.poses()[::4]
@@ -241,9 +243,10 @@ def stream_walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> 
     return np.concatenate(frames)
 
 
-def chunk_psnr(frames: np.ndarray, truth: np.ndarray, config: WorldConfig) -> list[float]:
+def chunk_psnr(frames: Pixels, truth: Pixels, config: WorldConfig) -> list[float]:
     """PSNR in dB of each chunk's frames."""
-    numbers, first = [], 0
+    numbers: list[float] = []
+    first = 0
     while first < len(frames):
         count = frames_of_chunk(config.chunk_latent_frames, len(numbers))
         a, b = (torch.from_numpy(clip[first : first + count]).float()[None] / 255 for clip in (frames, truth))
