@@ -15,7 +15,7 @@ from worldstream.chunks import num_frames
 from worldstream.client import DEFAULT_URL, WorldClient
 from worldstream.errors import WorldStreamError
 from worldstream.film import Film, stream_film, write_contact_sheet
-from worldstream.info import ServerInfo, summary_line
+from worldstream.info import ServerInfo, metric_lines
 from worldstream.picture import read_picture, upright_size
 from worldstream.plan import plan_film
 from worldstream.steering import MADE_PATH_CHUNKS, choose_steering, intrinsics_rows, parse_size
@@ -142,8 +142,8 @@ def _print_info(state: ServerInfo) -> None:
     for name, is_ready in state.models.items():
         table.add_row(name, _word(is_ready, "ready"))
     console.print(table)
-    if state.metrics is not None:
-        console.print(summary_line(state.metrics), highlight=False, markup=False, soft_wrap=True)
+    for line in [] if state.metrics is None else metric_lines(state.metrics):
+        typer.echo(line)
 
 
 def _word(is_so: bool, word: str) -> str:

@@ -39,18 +39,18 @@ def parse_metrics(text: str) -> dict[str, float]:
     return metrics
 
 
-def summary_line(metrics: dict[str, float]) -> str:
-    """What the server holds now, for people: sums over all labels, such as models."""
+def metric_lines(metrics: dict[str, float]) -> list[str]:
+    """The metrics for people: what the server holds now in one line, then the others; sums over all labels."""
     sums: defaultdict[str, float] = defaultdict(float)
     for name, value in metrics.items():
         sums[name.partition("{")[0].removeprefix(METRIC_PREFIX)] += value
     if "active_sessions" not in sums:
-        return "no worldstream metrics on this page"
-    memory_mib = sums["session_bytes"] / 2**20
-    return (
-        f"sessions: {sums['active_sessions']:g}, holding {memory_mib:.1f} MiB; "
-        f"requests queued: {sums['queued_requests']:g}"
+        return ["no worldstream metrics on this page"]
+    sessions, memory_bytes, queued = (
+        sums.pop(name, 0) for name in ("active_sessions", "session_bytes", "queued_requests")
     )
+    held = f"sessions: {sessions:g}, holding {memory_bytes / 2**20:.1f} MiB; requests queued: {queued:g}"
+    return [held, *(f"{METRIC_PREFIX}{name} {value:.15g}" for name, value in sums.items())]
 
 
 def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:

@@ -286,7 +286,8 @@ def test_info_for_people_names_each_model_and_sums_the_metrics_up(server, metric
     assert result.exit_code == 0, result.output
     assert "fake 0.0: live, ready" in result.stdout
     assert "preprocess" in result.stdout
-    assert result.stdout.endswith("\nsessions: 1, holding 1.5 MiB; requests queued: 2\n")
+    summary = "\nsessions: 1, holding 1.5 MiB; requests queued: 2\nworldstream_frames_total 21\n"
+    assert result.stdout.endswith(summary)
     assert "{" not in result.stdout
 
 

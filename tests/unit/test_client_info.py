@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from worldstream import UnavailableError, WorldClient
-from worldstream.info import fetch_metrics, parse_metrics, summary_line
+from worldstream.info import fetch_metrics, metric_lines, parse_metrics
 from worldstream.loopback import is_loopback
 
 PAGE = """# HELP worldstream_session_bytes Session bytes
@@ -14,6 +14,7 @@ worldstream_session_bytes{model="denoise",version="1"} 36700160
 worldstream_active_sessions{model="denoise",version="1"} 2
 worldstream_active_sessions{model="other",version="1"} 1
 worldstream_queued_requests{model="denoise",version="1"} 4
+worldstream_chunks_total{model="denoise",version="1"} 16777217
 nv_inference_count{model="denoise"} 3
 """
 
@@ -123,8 +124,11 @@ def test_what_is_no_metrics_page_is_unavailable(answering, answer):
 
 
 def test_the_summary_adds_up_over_labels_and_leaves_them_out():
-    assert summary_line(parse_metrics(PAGE)) == "sessions: 3, holding 35.0 MiB; requests queued: 4"
+    assert metric_lines(parse_metrics(PAGE)) == [
+        "sessions: 3, holding 35.0 MiB; requests queued: 4",
+        "worldstream_chunks_total 16777217",
+    ]
 
 
 def test_a_page_without_our_metrics_is_said():
-    assert summary_line({}) == "no worldstream metrics on this page"
+    assert metric_lines({}) == ["no worldstream metrics on this page"]
