@@ -23,10 +23,13 @@ BENCH ?= $(sort $(wildcard perf/*.py))
 PICTURE ?= client/pictures/start.png
 POSE_RATE ?= frame
 INTRINSICS_SIZE ?= 832x480
-export PICTURE POSES POSE_RATE INTRINSICS INTRINSICS_SIZE ACTIONS PROMPT SEED STEPS CHUNKS
+# Their unit is arbitrary: auto makes the longest step one unit of the model, as they are meant.
+TRANSLATION_SCALE ?= auto
+export PICTURE POSES POSE_RATE INTRINSICS INTRINSICS_SIZE TRANSLATION_SCALE ACTIONS PROMPT SEED STEPS CHUNKS
 GENERATE = .venv/bin/worldstream generate "$$PICTURE" \
 	-o demo/world.mp4 --contact-sheet demo/contact_sheet.png \
 	$${POSES:+--path "$$POSES" --pose-rate "$$POSE_RATE"} \
+	$$(if [ -f "$$POSES" ]; then echo "--translation-scale $$TRANSLATION_SCALE"; fi) \
 	$${INTRINSICS:+--intrinsics "$$INTRINSICS" --intrinsics-size "$$INTRINSICS_SIZE"} \
 	$${ACTIONS:+--actions "$$ACTIONS"} $${PROMPT:+--prompt "$$PROMPT"} \
 	$${SEED:+--seed "$$SEED"} $${STEPS:+--steps "$$STEPS"} $${CHUNKS:+--chunks "$$CHUNKS"}

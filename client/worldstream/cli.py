@@ -18,7 +18,7 @@ from worldstream.film import Film, stream_film, write_contact_sheet
 from worldstream.info import ServerInfo, metric_lines
 from worldstream.picture import read_picture, upright_size
 from worldstream.plan import plan_film
-from worldstream.steering import MADE_PATH_CHUNKS, choose_steering, intrinsics_rows, parse_size
+from worldstream.steering import MADE_PATH_CHUNKS, choose_steering, intrinsics_rows, parse_scale, parse_size
 
 app = typer.Typer(
     add_completion=False,
@@ -56,7 +56,9 @@ _IntrinsicsSize: TypeAlias = Annotated[
     typer.Option(help="Size of the picture that the intrinsics were made for, 832x480; default the sent picture's."),
 ]
 _Rate: TypeAlias = Annotated[Rate, typer.Option(help="Whether files hold one pose a latent frame or one a frame.")]
-_Scale: TypeAlias = Annotated[float | None, typer.Option(help="Your units in one unit of the model.")]
+_Scale: TypeAlias = Annotated[
+    str | None, typer.Option(help="Your units in one of the model's, or auto: the longest step of a pose file.")
+]
 _Fit: TypeAlias = Annotated[Fit | None, typer.Option(help="How the picture is brought to the model's size.")]
 _Prompt: TypeAlias = Annotated[str | None, typer.Option(help="Words for the world.")]
 _Seed: TypeAlias = Annotated[int | None, typer.Option(help="Equal inputs with equal seeds give equal frames.")]
@@ -99,16 +101,16 @@ def generate(
     """Make a film: move a camera through the world behind a picture."""
     with _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
         encoded = read_picture(picture)
+        length = client.chunk_latent_frames()
+        steering = choose_steering(path, actions, pose_rate.value, chunks, length)
         session = client.session(
             encoded,
             prompt=prompt,
             seed=seed,
-            translation_scale=translation_scale,
+            translation_scale=None if translation_scale is None else parse_scale(translation_scale, steering),
             fit=None if fit is None else fit.value,
             num_steps=steps,
         )
-        length = client.chunk_latent_frames()
-        steering = choose_steering(path, actions, pose_rate.value, chunks, length)
         if steering.note:
             typer.echo(f"note: {steering.note}", err=True)
         sizes = None if intrinsics_size is None else (parse_size(intrinsics_size), upright_size(encoded))

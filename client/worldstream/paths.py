@@ -79,6 +79,12 @@ def load_intrinsics(path: str | os.PathLike[str], rate: PoseRate = "latent") -> 
     return intrinsics[:: _stride(rate)]
 
 
+def longest_step(cam_to_world: npt.NDArray[np.floating[Any]]) -> float:
+    """The longest distance between neighbouring poses, [T, 4, 4]; 1 where nothing moves."""
+    steps = np.diff(cam_to_world[:, :3, 3].astype(np.float64), axis=0)
+    return float(np.linalg.norm(steps, axis=1).max(initial=0.0)) or 1.0
+
+
 def scale_intrinsics(intrinsics: npt.ArrayLike, from_size: tuple[int, int], to_size: tuple[int, int]) -> Float32:
     """Carry intrinsics along when their picture is resized straight, without a crop.
 

@@ -91,6 +91,21 @@ def intrinsics_rows(
     return rows
 
 
+def parse_scale(text: str, steering: Steering) -> float:
+    """Units of the poses in one model unit: a number, or "auto" for the longest step of a pose file.
+
+    "auto" is LingBot-World's rule for its own paths, whose unit is arbitrary: the longest step becomes one model unit.
+    """
+    if text != "auto":
+        try:
+            return float(text)
+        except ValueError:
+            raise InvalidInputError(f"--translation-scale: wanted a number or auto, got {text}") from None
+    if steering.cam_to_world is None or not steering.is_from_file:
+        raise InvalidInputError("--translation-scale: auto reads a file of poses, and --path names none")
+    return paths.longest_step(steering.cam_to_world)
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height from text such as 832x480."""
     width, _, height = text.partition("x")

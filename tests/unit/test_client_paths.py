@@ -5,6 +5,7 @@ import pytest
 from worldstream import InvalidInputError, paths
 from worldstream.chunks import num_frames
 from worldstream.plan import chunks_that_fit, plan_film
+from worldstream.steering import Steering, parse_scale
 
 # cos and sin of these angles are whole up to float32 rounding.
 TOLERANCE = 1e-6
@@ -194,3 +195,25 @@ def test_a_path_shorter_than_a_chunk_is_refused_with_both_numbers():
     with pytest.raises(InvalidInputError, match=r"poses.npy: one chunk needs 3 poses, it holds 2"):
         chunks_that_fit(2, 3, "poses.npy")
     assert chunks_that_fit(8, 3, "poses.npy") == 2
+
+
+def test_the_longest_step_is_the_one_between_neighbours():
+    path = np.tile(np.eye(4, dtype=np.float32), (4, 1, 1))
+    path[:, :3, 3] = [(0, 0, 0), (3, 4, 0), (3, 4, 1), (0, 0, 0)]
+    assert paths.longest_step(path) == pytest.approx(np.sqrt(26))
+    assert paths.longest_step(path[:1]) == 1
+    assert paths.longest_step(paths.stand(5)) == 1
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("auto", 5.0), ("0.5", 0.5)])
+def test_a_pose_file_can_set_the_scale_by_its_longest_step(text, wanted):
+    path = np.tile(np.eye(4, dtype=np.float32), (3, 1, 1))
+    path[1:, :3, 3] = (3, 4, 0)
+    assert parse_scale(text, Steering(1, path, is_from_file=True)) == wanted
+
+
+def test_auto_needs_a_pose_file_and_other_words_are_refused():
+    with pytest.raises(InvalidInputError, match="--translation-scale: auto reads a file of poses"):
+        parse_scale("auto", Steering(1, paths.walk(3)))
+    with pytest.raises(InvalidInputError, match="--translation-scale: wanted a number or auto, got big"):
+        parse_scale("big", Steering(1, paths.walk(3)))
