@@ -1,18 +1,21 @@
-"""JPEG: the segments are walked here (size first, whole to the end), Pillow decodes.
+"""JPEG: the segments are walked here (size first, whole to the end), libjpeg-turbo decodes, through simplejpeg.
 
-libjpeg fills what is missing with gray and only warns, and Pillow hides the warning. So it is noticed here: a missing
-tail and restart markers out of order by the walk, missing data before an intact end by `_refuse_missing_data`. What
-cannot be noticed, since JPEG has no checksum: changed bits, data lost between two restart markers, and anything inside
-the scans of a progressive file, whose later ones may even be absent by right.
+libjpeg fills what is missing with gray and only warns. simplejpeg hands the first warning on, so most damage is refused
+by what libjpeg says; restart markers out of order and a missing end are noticed by the walk. JPEG has no checksum:
+changed bits that leave the count of blocks right cannot be noticed, nor the absence of a progressive file's last scans.
+
+What simplejpeg does not decode (CMYK, unusual sampling), or not without a warning that may be harmless (cameras leave
+stray bytes before the end), goes through Pillow. That hides the warnings, so `_refuse_missing_data` looks for gray.
 """
 
 import re
 from typing import NamedTuple
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
-from ingest.colour import Picture
+from ingest.colour import Picture, Pixels
 from ingest.errors import InvalidInputError, TooLargeError
 from ingest.exif import exif_orientation
 from ingest.limits import Limits
@@ -22,6 +25,8 @@ SIGNATURE = b"\xff\xd8\xff"
 
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = frozenset((0xC0, 0xC1))  # Huffman-coded; each block lies whole in one scan
+# Of libjpeg's warnings, those that mean pixels were made up.
+_DAMAGE_WARNINGS = ("premature end of", "Premature end of", "bad Huffman code", "found marker")
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
 _EXIF = 0xE1
@@ -49,18 +54,38 @@ class _Segment(NamedTuple):
 class _File(NamedTuple):
     exif: bytes | None
     pixel_data: bytes  # the file without its metadata and without what follows its end
+    num_components: int
     is_sequential: bool
 
 
 def decode(data: bytes, place: str, limits: Limits) -> Picture:
     """Decode a baseline or progressive JPEG; CMYK and YCCK become RGB."""
     file = _read_segments(data, place, limits)
+    samples = _decode_without_warning(file, place)
+    if samples is None:
+        samples = _decode_with_pillow(file, place)
+    return Picture(samples, exif_orientation(file.exif))
+
+
+def _decode_without_warning(file: _File, place: str) -> Pixels | None:
+    """Decode gray and RGB; None where libjpeg has something to say that need not be damage."""
+    if file.num_components not in (1, 3):
+        return None
+    try:
+        return simplejpeg.decode_jpeg(file.pixel_data, "RGB")
+    except ValueError as warning:
+        if any(words in str(warning) for words in _DAMAGE_WARNINGS):
+            raise _missing_data(place) from warning
+        return None
+
+
+def _decode_with_pillow(file: _File, place: str) -> Pixels:
     image = open_and_load(file.pixel_data, "JPEG", place)
     if file.is_sequential and _ends_gray(image):
         _refuse_missing_data(image, file.pixel_data, place)
     rgb_or_gray = image if image.mode in ("L", "RGB") else image.convert("RGB")
     samples = np.asarray(rgb_or_gray)
-    return Picture(samples.reshape(*samples.shape[:2], -1), exif_orientation(file.exif))
+    return samples.reshape(*samples.shape[:2], -1)
 
 
 def _ends_gray(image: Image.Image) -> bool:
@@ -77,14 +102,12 @@ def _refuse_missing_data(image: Image.Image, pixel_data: bytes, place: str) -> N
     scans = pixel_data[:-2].rstrip(b"\xff")  # fill bytes would make a marker of the noise
     with_noise = open_and_load(scans + _NOISE + pixel_data[-2:], "JPEG", place)
     if not np.array_equal(np.asarray(image), np.asarray(with_noise)):
-        raise InvalidInputError(
-            f"{place}: wanted a whole JPEG, came one with less data than its size asks for (damaged)"
-        )
+        raise _missing_data(place)
 
 
 def _read_segments(data: bytes, place: str, limits: Limits) -> _File:
     """Hold the size against the limits and walk on to the end marker."""
-    exif, kept, has_size, is_sequential = None, [data[:2]], False, False
+    exif, kept, num_components, is_sequential = None, [data[:2]], 0, False
     position, marker, num_segments, num_scans = 2, 0, 0, 0
     while marker != _END_OF_IMAGE:
         num_segments += 1
@@ -101,14 +124,14 @@ def _read_segments(data: bytes, place: str, limits: Limits) -> _File:
             position = _end_of_scan(data, segment.end, place)
         if marker in _START_OF_FRAME:
             _check_size(body, place, limits)
-            has_size, is_sequential = True, marker in _SEQUENTIAL
+            num_components, is_sequential = body[5], marker in _SEQUENTIAL
         if marker == _EXIF and exif is None and body.startswith(b"Exif\0\0"):
             exif = body
         if marker not in _METADATA:
             kept.append(data[start:position])
-    if not has_size:
+    if not num_components:
         raise InvalidInputError(f"{place}: wanted a JPEG with a frame, came one without (damaged)")
-    return _File(exif, b"".join(kept), is_sequential)
+    return _File(exif, b"".join(kept), num_components, is_sequential)
 
 
 def _segment_at(data: bytes, position: int, place: str) -> _Segment:
@@ -157,3 +180,7 @@ def _check_restarts(scan: bytes, place: str) -> None:
 
 def _truncated(place: str) -> InvalidInputError:
     return InvalidInputError(f"{place}: wanted a whole JPEG, came one without its end (truncated)")
+
+
+def _missing_data(place: str) -> InvalidInputError:
+    return InvalidInputError(f"{place}: wanted a whole JPEG, came one with less data than its size asks for (damaged)")

@@ -14,7 +14,9 @@ from ingest.pixel_lists import refuse_strangers
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"')
 _LITERAL = re.compile(rb"[^\s,{}\[\]\":]+")
-_LIST_STOP = re.compile(rb'["{}]')
+_BRACKETS = re.compile(rb"\[[\[ \t\r\n]*")
+_CLOSING = b"] \t\r\n"
+_MAX_TAIL_BYTES = 64
 
 
 def member_place(place: str, name: str) -> str:
@@ -115,13 +117,29 @@ class _Cutter:
 
 def _list_end(text: bytes, start: int, place: str) -> int:
     """Find the end of a list of numbers: it holds no quote and no brace, so the next of those comes after it."""
-    stop = _LIST_STOP.search(text, start)
-    if stop is None:
+    stop = _next_stop(text, start)
+    if stop < 0:
         raise _invalid(place)
-    if text.count(b"[", start, stop.start()) > text.count(b"]", start, stop.start()):
-        refuse_strangers(text[start : stop.end()], place)
+    end = text.rfind(b"]", start, stop) + 1
+    # As many brackets close as opened: a regular list, and no need to count those in it. Were it another after all, it
+    # would be refused for its shape.
+    opening = _BRACKETS.match(text, start)
+    num_open = opening.group().count(b"[") if opening else 0
+    tail = text[max(start, end - _MAX_TAIL_BYTES) : end]
+    num_closed = tail[len(tail.rstrip(_CLOSING)) :].count(b"]")
+    if num_closed != num_open and text.count(b"[", start, stop) > text.count(b"]", start, stop):
+        refuse_strangers(text[start : stop + 1], place)
         raise _invalid(place)
-    return text.rindex(b"]", start, stop.start()) + 1
+    return end
+
+
+def _next_stop(text: bytes, start: int) -> int:
+    """Find the next quote or brace; -1 if there is none."""
+    stop = len(text)
+    for mark in (b'"', b"{", b"}"):
+        found = text.find(mark, start, stop)
+        stop = found if found >= 0 else stop
+    return stop if stop < len(text) else -1
 
 
 def _invalid(place: str) -> InvalidInputError:

@@ -2,12 +2,15 @@
 
 All numbers are whole and 0-255, or any of them is written with a fraction or exponent and all are floats in [0, 1].
 
-A list's shape is checked on its *skeleton*, the text without numbers and spaces: a regular list has exactly one, so one
+Most lists are written so evenly that `uniform_lists` reads them. For all others, and to say what is wrong, a list's
+shape is checked on its *skeleton*, the text without numbers and spaces: a regular list has exactly one, so one
 comparison finds every irregularity, also where totals agree; simdjson's flat buffer of numbers is then all that is
 needed. A *path* is the index at each level of the place where something was found: row, column, channel.
 """
 
+import math
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import simdjson
@@ -16,7 +19,10 @@ from numpy.typing import NDArray
 from ingest.colour import Pixels, to_rgb
 from ingest.errors import InvalidInputError, TooLargeError
 from ingest.limits import Limits
+from ingest.uniform_lists import read_uniform_list
 
+# simdjson takes 14 times the memory of what it parses at once.
+_BLOCK_BYTES = 256 * 1024
 _NUMBER_BYTES = b"0123456789+-.eE"
 _SPACE_BYTES = b" \t\r\n"
 _LEVELS = ("row", "column", "channel")
@@ -46,13 +52,27 @@ def read_pixel_list(text: bytes, place: str, limits: Limits) -> Pixels:
         InvalidInputError: naming row, column and channel of what is wrong.
         TooLargeError: more pixels or levels than the limits.
     """
+    samples = read_uniform_list(text, limits.max_pixels_per_picture) if limits.max_json_depth >= 3 else None
+    if samples is None or samples.shape[2] not in (1, 3, 4):
+        samples = _read_any_list(text, place, limits)
+    return to_rgb(samples)
+
+
+def _read_any_list(text: bytes, place: str, limits: Limits) -> Pixels:
+    """Read a list however it is written, or say what is wrong with it."""
     refuse_strangers(text, place)
     shape = _read_shape(text, place, limits)
-    values = _read_numbers(text, shape, place)
     is_float = any(mark in text for mark in (b".", b"e", b"E"))
-    _refuse_out_of_range(values, is_float, place)
-    samples = _round_half_up(values * 255.0) if is_float else values.astype(np.uint8)
-    return to_rgb(samples.reshape(shape[0], shape[1], -1))
+    samples = np.empty(math.prod(shape), np.uint8)
+    num_read = 0
+    for values in _read_numbers(text, len(shape), place):
+        _refuse_out_of_range(text, values, num_read, shape, is_float, place)
+        samples[num_read : num_read + len(values)] = _round_half_up(values * 255.0) if is_float else values
+        num_read += len(values)
+    if num_read != len(samples):
+        _refuse_empty(text, place)
+        raise _not_json(place)
+    return samples.reshape(shape[0], shape[1], -1)
 
 
 def _round_half_up(values: NDArray[np.float64]) -> Pixels:
@@ -147,17 +167,34 @@ def _shape_by_counting(skeleton: bytes, num_levels: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _read_numbers(text: bytes, shape: tuple[int, ...], place: str) -> NDArray[np.float64]:
-    """Parse the list with simdjson and give its numbers, float64 in the list's shape."""
-    try:
-        numbers: simdjson.Array = simdjson.Parser().parse(text)  # type: ignore[assignment]
-        values = np.frombuffer(numbers.as_buffer(of_type="d"), np.float64)
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise _why_not_json(text, place) from error
-    if len(values) != int(np.prod(shape)):
-        _refuse_empty(text, place)
+def _read_numbers(text: bytes, num_levels: int, place: str) -> Iterator[NDArray[np.float64]]:
+    """Parse a list of regular skeleton with simdjson and give its numbers in order, float64, some rows at a time."""
+    end = text.rindex(b"]")
+    if text[end + 1 :].strip(_SPACE_BYTES):
         raise _not_json(place)
-    return values.reshape(shape)
+    parser = simdjson.Parser()
+    for rows in _cut_rows(text, num_levels, end):
+        try:
+            yield _flat_numbers(parser, b"[" + rows + b"]")
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise _why_not_json(text, place) from error
+
+
+def _cut_rows(text: bytes, num_levels: int, end: int) -> Iterator[bytes]:
+    """Cut what is between the outer brackets behind rows: in a regular list, only there that many lists end at once."""
+    row_end = re.compile(rb"\][ \t\r\n]*" * (num_levels - 1) + rb",")
+    start = 1
+    while start < end:
+        found = row_end.search(text, start + _BLOCK_BYTES, end)
+        cut = found.end() - 1 if found else end
+        yield text[start:cut]
+        start = cut + 1
+
+
+def _flat_numbers(parser: simdjson.Parser, text: bytes) -> NDArray[np.float64]:
+    # The list is a view into the parser, which takes no other text while one is alive: here it ends at once.
+    numbers: simdjson.Array = parser.parse(text)  # type: ignore[assignment]
+    return np.frombuffer(numbers.as_buffer(of_type="d"), np.float64)
 
 
 def _why_not_json(text: bytes, place: str) -> InvalidInputError:
@@ -169,12 +206,17 @@ def _why_not_json(text: bytes, place: str) -> InvalidInputError:
     return _not_json(place)
 
 
-def _refuse_out_of_range(values: NDArray[np.float64], is_float: bool, place: str) -> None:
+def _refuse_out_of_range(
+    text: bytes, values: NDArray[np.float64], num_before: int, shape: tuple[int, ...], is_float: bool, place: str
+) -> None:
+    """Check some of a list's numbers, `num_before` being how many come before them."""
     is_wrong = (values < 0) | (values > (1 if is_float else 255))
     if is_wrong.any():
-        path = tuple(int(index) for index in np.unravel_index(int(is_wrong.argmax()), values.shape))
+        _refuse_empty(text, place)  # or the place would be counted wrong
+        first = int(is_wrong.argmax())
+        path = tuple(int(index) for index in np.unravel_index(num_before + first, shape))
         rule = "a number in [0, 1], since the list has fractions or exponents" if is_float else "a whole number 0-255"
-        raise InvalidInputError(f"{place}: {_where(path)}: wanted {rule}, came {values[path]:g}")
+        raise InvalidInputError(f"{place}: {_where(path)}: wanted {rule}, came {values[first]:g}")
 
 
 def _refuse_empty(text: bytes, place: str) -> None:

@@ -1,15 +1,17 @@
 """PNG, read by its own rules: every chunk's checksum, all of its lines, 16 bits kept until they are scaled.
 
-Pillow undoes the line filters; palettes, transparency and depth are done here, because Pillow cuts 16-bit colour to
-its high byte and compares a low-depth transparent key with already scaled samples.
+ISA-L decompresses (three times faster than zlib), Pillow undoes the line filters; palettes, transparency and depth
+are done here, because Pillow cuts 16-bit colour to its high byte and compares a low-depth transparent key with already
+scaled samples.
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
 from numpy.typing import NDArray
 
 from ingest.colour import Picture, Pixels, Samples, scale_to_8_bits
@@ -84,8 +86,9 @@ def _read_header(data: bytes, place: str) -> _Header:
     return header
 
 
-def _chunks(data: bytes, place: str) -> Iterator[tuple[bytes, bytes]]:
+def _chunks(data: bytes, place: str) -> Iterator[tuple[bytes, memoryview]]:
     """Yield kind and body of each chunk up to IEND, each held against its checksum."""
+    view = memoryview(data)
     position, kind, num_chunks = len(SIGNATURE), b"", 0
     while kind != b"IEND":
         num_chunks += 1
@@ -96,9 +99,10 @@ def _chunks(data: bytes, place: str) -> Iterator[tuple[bytes, bytes]]:
         if end + 4 > len(data):
             raise _truncated(place)
         kind = data[position + 4 : body]
-        if not kind.isalpha() or zlib.crc32(data[position + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
+        checksum = isal_zlib.crc32(view[position + 4 : end])
+        if not kind.isalpha() or checksum != int.from_bytes(data[end : end + 4], "big"):
             raise _damaged(place, "a chunk does not match its checksum")
-        yield kind, data[body:end]
+        yield kind, view[body:end]
         position = end + 4
 
 
@@ -112,7 +116,7 @@ def _read_chunks(data: bytes, header: _Header, place: str) -> tuple[dict[bytes, 
         elif kind in _ONCE:
             if kind in chunks:
                 raise _damaged(place, f"it has two {kind.decode()} chunks")
-            chunks[kind] = body
+            chunks[kind] = bytes(body)
         elif kind[:1].isupper() and kind != b"IEND":
             raise _damaged(place, "it has an unknown critical chunk")
     return chunks, _inflate(b"".join(compressed), _num_scanline_bytes(header), place)
@@ -120,10 +124,10 @@ def _read_chunks(data: bytes, header: _Header, place: str) -> tuple[dict[bytes, 
 
 def _inflate(compressed: bytes, num_bytes: int, place: str) -> bytes:
     """Decompress exactly `num_bytes`; one byte more is asked for, so that a stream that goes on is noticed."""
-    stream = zlib.decompressobj()
+    stream = isal_zlib.decompressobj()
     try:
         lines = stream.decompress(compressed, num_bytes + 1)
-    except zlib.error as error:
+    except IsalError as error:  # type: ignore[misc]  # its stubs take the class for an instance
         raise _damaged(place, "its data cannot be decompressed") from error
     if len(lines) > num_bytes:
         raise _damaged(place, "it has more data than its size asks for")
