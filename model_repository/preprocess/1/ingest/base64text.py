@@ -27,6 +27,16 @@ def decode_base64(text: bytes, place: str) -> bytes:
         InvalidInputError: naming what is wrong with the text.
     """
     body = _without_prefix(text.strip(_WHITESPACE), place)
+    if not body:
+        raise InvalidInputError(f"{place}: wanted base64, came empty text")
+    try:
+        return pybase64.b64decode(body, validate=True)  # checks every character, ten times faster than we could
+    except ValueError:
+        return _decode_otherwise(body, place)
+
+
+def _decode_otherwise(body: bytes, place: str) -> bytes:
+    """Decode what is unpadded, wrapped or url-safe, or say what is wrong with it."""
     if b" " in body and _INNER_SPACE.search(body):
         raise InvalidInputError(
             f"{place}: wanted base64, came a space inside it, as when '+' is turned to space; "
@@ -53,8 +63,6 @@ def _without_prefix(text: bytes, place: str) -> bytes:
 
 
 def _check_characters(body: bytes, place: str) -> None:
-    if not body:
-        raise InvalidInputError(f"{place}: wanted base64, came empty text")
     strange = body.translate(None, _ALPHABET + b"=")
     if strange:
         hint = "; a file path is never opened" if strange[:1] in b".\\~" else ""

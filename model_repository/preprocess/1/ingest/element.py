@@ -23,6 +23,10 @@ class Source(NamedTuple):
     content: bytes
     decode: Callable[[bytes, str, Limits], Pixels]
 
+    def is_file(self) -> bool:
+        """Say whether it is a picture file: its decoders leave Python to other threads, the one of lists does not."""
+        return self.decode is not read_pixel_list
+
 
 def find_sources(element: bytes, place: str, limits: Limits) -> list[Source]:
     """Tell what an element is and list its pictures in order, without decoding any.

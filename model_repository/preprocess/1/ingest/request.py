@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from ingest.element import Source, find_sources
 from ingest.errors import InvalidInputError, TooLargeError
 from ingest.fit import fit
 from ingest.limits import Limits
+from ingest.parallel import map_in_order
 
 
 class Pictures(NamedTuple):
@@ -35,16 +37,39 @@ def read_images(elements: Sequence[bytes], size: Sequence[int] | None, limits: L
     """
     wanted = _check_size(size, limits)
     sources = _find_all(elements, limits)
-    decoded: list[Pixels] = []
+    read: list[_ReadPicture] = []
     num_pixels = 0
-    for source in sources:
-        pixels = source.decode(source.content, source.place, limits)
-        num_pixels += pixels.shape[0] * pixels.shape[1]
+    for picture in map_in_order(partial(_read, wanted=wanted, limits=limits), sources, Source.is_file):
+        num_pixels += picture.num_pixels_sent
         _check_work(num_pixels, limits)
-        decoded.append(fit(pixels, *wanted) if wanted else pixels)
-        _check_together(decoded, sources, limits)
-    pixels = np.stack(decoded) if decoded else np.zeros((0, 0, 0, 3), np.uint8)
-    return Pictures(pixels, [image_digest(picture) for picture in decoded], [source.camera_name for source in sources])
+        read.append(picture)
+        _check_together(read, sources, limits)
+    return Pictures(
+        _together([picture.pixels for picture in read]),
+        [picture.digest for picture in read],
+        [source.camera_name for source in sources],
+    )
+
+
+class _ReadPicture(NamedTuple):
+    """One picture as it will be returned, and how many pixels were decoded for it."""
+
+    pixels: Pixels
+    digest: str
+    num_pixels_sent: int
+
+
+def _read(source: Source, wanted: tuple[int, int] | None, limits: Limits) -> _ReadPicture:
+    sent = source.decode(source.content, source.place, limits)
+    pixels = fit(sent, *wanted) if wanted else sent
+    return _ReadPicture(pixels, image_digest(pixels), sent.shape[0] * sent.shape[1])
+
+
+def _together(pictures: list[Pixels]) -> Pixels:
+    """Make one [N, H, W, 3] of N pictures [H, W, 3]; a single one is not copied."""
+    if not pictures:
+        return np.zeros((0, 0, 0, 3), np.uint8)
+    return pictures[0][None] if len(pictures) == 1 else np.stack(pictures)
 
 
 def continues_session(correlation_id: int | str, has_start_flag: bool, parameters: str) -> bool:
@@ -93,14 +118,14 @@ def _check_work(num_pixels: int, limits: Limits) -> None:
         )
 
 
-def _check_together(decoded: list[Pixels], sources: list[Source], limits: Limits) -> None:
-    """Check the newest picture against those before it, so that nothing is decoded in vain."""
-    first, newest = decoded[0].shape, decoded[-1].shape
+def _check_together(read: list[_ReadPicture], sources: list[Source], limits: Limits) -> None:
+    """Check the newest picture against those before it, so that little is decoded in vain."""
+    first, newest = read[0].pixels.shape, read[-1].pixels.shape
     if newest != first:
         raise InvalidInputError(
             "image: wanted pictures of one size, or the input `size`; "
             f"came {sources[0].place} with {first[0]} x {first[1]} "
-            f"and {sources[len(decoded) - 1].place} with {newest[0]} x {newest[1]} (height x width)"
+            f"and {sources[len(read) - 1].place} with {newest[0]} x {newest[1]} (height x width)"
         )
     if len(sources) * first[0] * first[1] > limits.max_pixels_per_request:
         raise TooLargeError(
