@@ -14,6 +14,7 @@ from ingest.pixel_lists import refuse_strangers
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"')
 _LITERAL = re.compile(rb"[^\s,{}\[\]\":]+")
+_CONTROL = bytes(range(0x20))
 _BRACKETS = re.compile(rb"\[[\[ \t\r\n]*")
 _CLOSING = b"] \t\r\n"
 _MAX_TAIL_BYTES = 64
@@ -45,8 +46,10 @@ def split_object(text: bytes, place: str, max_depth: int, max_names: int) -> lis
 
 
 def parse_string(token: bytes, place: str) -> str:
-    """Decode a JSON string with its quotes."""
+    """Decode a JSON string with its quotes, as `split_object` gives it: without control characters."""
     try:
+        if b"\\" not in token:
+            return token[1:-1].decode("utf-8")
         decoded: str = json.loads(token.decode("utf-8"))
         decoded.encode("utf-8")  # half a surrogate pair is no text
     except ValueError as error:
@@ -105,14 +108,27 @@ class _Cutter:
             return self.object_at(start, max_depth - 1)[1]
         if first == b"[":
             return _list_end(self._text, start, place)
-        token = (_STRING if first == b'"' else _LITERAL).match(self._text, start)
-        if token is None:
+        if first == b'"':
+            return _string_end(self._text, start, place)
+        literal = _LITERAL.match(self._text, start)
+        if literal is None:
             raise _invalid(place)
-        return token.end()
+        return literal.end()
 
     def _skip(self, position: int) -> int:
         space = _SPACE.match(self._text, position)
         return space.end() if space else position
+
+
+def _string_end(text: bytes, start: int, place: str) -> int:
+    """Find the end of a string, at the speed of a search for those without escapes: base64 is long and has none."""
+    end = text.find(b'"', start + 1)
+    if end >= 0 and text.find(b"\\", start, end) < 0 and len(text[start:end].translate(None, _CONTROL)) == end - start:
+        return end + 1
+    token = _STRING.match(text, start)
+    if token is None:
+        raise _invalid(place)
+    return token.end()
 
 
 def _list_end(text: bytes, start: int, place: str) -> int:
