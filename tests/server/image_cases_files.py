@@ -104,6 +104,18 @@ JPEG = [
         WHOLE_JPEG[: len(WHOLE_JPEG) * 6 // 10] + b"\xff\xd9",
         words=["image[0]", "damaged"],
     ),
+    refused(
+        "JPEG, progressive, at 60 %, an end glued on",
+        PROGRESSIVE[: len(PROGRESSIVE) * 6 // 10] + b"\xff\xd9",
+        words=["image[0]", "damaged"],
+    ),
+    # Accepted once, with up to 226 gray values of difference: only what ended gray was looked at again.
+    *(
+        refused(
+            f"JPEG without its last {num} bytes, an end glued on", WHOLE_JPEG[:-num] + b"\xff\xd9", words=["damaged"]
+        )
+        for num in (10, 60, 200)
+    ),
     refused("JPEG without its last byte", WHOLE_JPEG[:-1], words=["image[0]", "truncated"]),
     refused("JPEG of two markers", b"\xff\xd8\xff\xd9", words=["image[0]", "damaged"]),
     refused("JPEG of zero width", with_frame_size(WHOLE_JPEG, 0, 64), words=["image[0]", "64 x 0"]),
