@@ -52,9 +52,12 @@ class Logger:
         self.lines.append(text.encode("utf-8").decode())
 
 
+OUTPUTS = ("pixels", "image_digest", "camera_name")
+
+
 class Request:
-    def __init__(self, *elements: bytes, is_cancelled: bool = False) -> None:
-        self._elements, self._is_cancelled = elements, is_cancelled
+    def __init__(self, *elements: bytes, is_cancelled: bool = False, outputs: tuple[str, ...] = OUTPUTS) -> None:
+        self._elements, self._is_cancelled, self._outputs = elements, is_cancelled, outputs
 
     def inputs(self) -> list[Tensor]:
         return [Tensor("image", np.array(self._elements, np.object_))] if self._elements else []
@@ -70,6 +73,9 @@ class Request:
 
     def parameters(self) -> str:
         return ""
+
+    def requested_output_names(self) -> list[str]:
+        return list(self._outputs)
 
 
 class BrokenRequest(Request):
@@ -151,3 +157,10 @@ def test_a_request_that_cannot_be_read_leaves_those_beside_it_alone(model: Any, 
     assert found is not None
     assert f"INTERNAL {found[1]}\nTraceback" in logger.lines[0]
     assert "/secret/path" in logger.lines[0]
+
+
+def test_pictures_are_hashed_only_for_those_who_ask(model: Any) -> None:
+    asked, not_asked = model.execute([Request(b"[[7]]"), Request(b"[[7]]", outputs=("pixels",))])
+    assert len(asked.outputs["image_digest"][0]) == 32
+    assert "image_digest" not in not_asked.outputs
+    assert not_asked.outputs["pixels"].tolist() == GRAY_PIXEL

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -11,9 +12,16 @@ from PIL import Image
 from tests.unit.picture_files import decode, refusal, save, smooth_picture
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0, "quality": 95}])
-def test_jpeg_is_decoded_as_pillow_does(options: dict) -> None:
-    data = save(smooth_picture(), "JPEG", **options)
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (33, 17), (48, 32)])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "4:1:1"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 95}, {"restart_marker_rows": 1}])
+def test_jpeg_is_decoded_as_pillow_does(options: dict, subsampling: str, size: tuple[int, int]) -> None:
+    data = save(smooth_picture(*size), "JPEG", subsampling=subsampling, **options)
+    assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+def test_jpeg_that_stores_rgb_is_decoded_as_pillow_does() -> None:
+    data = save(smooth_picture(), "JPEG", keep_rgb=True)
     assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
@@ -143,3 +151,25 @@ def test_restart_markers_are_read_and_a_gap_in_them_is_refused() -> None:
     assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
     gap = data[: data.index(b"\xff\xd2")] + data[data.index(b"\xff\xd4") :]
     assert "a gap in its restart markers (damaged)" in refusal(gap)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_stray_bytes_before_the_end_as_cameras_leave_them_are_skipped(mode: str) -> None:
+    data = save(smooth_picture().convert(mode), "JPEG")
+    assert np.array_equal(decode(data[:-2] + b"\x00\x01\x02" + data[-2:]), decode(data))
+
+
+def test_sampling_that_only_pillow_decodes_is_read_by_pillow() -> None:
+    # 3 luma blocks beside one of each chroma, which libjpeg reads and its TurboJPEG interface does not.
+    data = save(Image.new("RGB", (64, 48), (90, 60, 30)), "JPEG", subsampling="4:4:4")
+    factors = data.index(b"\xff\xc0") + 11
+    odd = data[:factors] + b"\x31" + data[factors + 1 :]
+    with pytest.raises(ValueError, match="subsampling"):
+        simplejpeg.decode_jpeg_header(odd)
+    assert np.array_equal(decode(odd), np.asarray(Image.open(io.BytesIO(odd)).convert("RGB")))
+
+
+def test_a_progressive_jpeg_that_lost_data_is_refused() -> None:
+    whole = save(smooth_picture(320, 240), "JPEG", progressive=True)
+    first = whole.index(b"\xff\xda") + 300
+    assert "with less data than its size asks for (damaged)" in refusal(whole[:first] + whole[first + 200 :])

@@ -213,3 +213,69 @@ def test_a_huge_png_is_refused_by_its_header_alone() -> None:
 def test_a_png_of_very_many_chunks_is_refused() -> None:
     data = SIGNATURE + header(1, 1, 8, RGB) + chunk(b"teXt", b"") * 70_000
     assert "over 65536 chunks" in refusal(data)
+
+
+def paeth(left: int, up: int, corner: int) -> int:
+    """The specification's own words, number by number."""
+    estimate = left + up - corner
+    distances = [abs(estimate - left), abs(estimate - up), abs(estimate - corner)]
+    return (left, up, corner)[distances.index(min(distances))]
+
+
+def filtered_lines(lines: np.ndarray, pixel_bytes: int, filter_types: list[int]) -> bytes:
+    """Filter [H, line bytes] by the specification, byte by byte."""
+    stream = b""
+    for row, filter_type in enumerate(filter_types):
+        line = bytes(lines[row])
+        above = bytes(lines[row - 1]) if row else bytes(len(line))
+        stream += bytes([filter_type])
+        for index, byte in enumerate(line):
+            left = line[index - pixel_bytes] if index >= pixel_bytes else 0
+            corner = above[index - pixel_bytes] if index >= pixel_bytes else 0
+            up = above[index]
+            stream += bytes([(byte - (0, left, up, (left + up) // 2, paeth(left, up, corner))[filter_type]) % 256])
+    return stream
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(DEPTHS), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99), st.data())
+def test_every_filter_of_every_kind_is_undone(
+    kind: tuple[int, int], height: int, width: int, seed: int, data: st.DataObject
+) -> None:
+    colour, depth = kind
+    samples = random_samples(height, width, depth, colour, seed)
+    lines = np.array([list(pack_line(line, depth)[1:]) for line in samples], np.uint8)
+    filter_types = data.draw(st.lists(st.integers(0, 4), min_size=height, max_size=height))
+    stream = filtered_lines(lines, max(1, depth * NUM_CHANNELS[colour] // 8), filter_types)
+    png = SIGNATURE + header(width, height, depth, colour) + chunk(b"IDAT", zlib.compress(stream)) + END
+    assert decode(png).tolist() == expected_rgb(samples, depth)
+
+
+@pytest.mark.parametrize("size", [(640, 360), (21845, 1), (21844, 1), (5461, 4), (5461, 12), (1, 20000)])
+def test_png_beyond_one_stored_block_is_decoded_as_pillow_does(size: tuple[int, int]) -> None:
+    # Decompressed lines are handed on in blocks of 65535 bytes: some of these end with one.
+    pixels = np.random.default_rng(5).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
+    assert np.array_equal(decode(save(Image.fromarray(pixels), "PNG", compress_level=1)), pixels)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
+def test_png_data_may_be_cut_into_chunks_of_any_size(chunk_bytes: int) -> None:
+    samples = random_samples(20, 30, 8, RGB)
+    stream = zlib.compress(b"".join(pack_line(line, 8) for line in samples))
+    parts = [chunk(b"IDAT", stream[start : start + chunk_bytes]) for start in range(0, len(stream), chunk_bytes)]
+    assert decode(SIGNATURE + header(30, 20, 8, RGB) + b"".join(parts) + END).tolist() == samples.tolist()
+
+
+@pytest.mark.parametrize("level", range(10))
+@pytest.mark.parametrize("strategy", [zlib.Z_DEFAULT_STRATEGY, zlib.Z_FIXED, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE])
+def test_png_data_of_every_way_to_compress_is_read(level: int, strategy: int) -> None:
+    samples = np.arange(60 * 50 * 3).reshape(60, 50, 3) // 7 % 256
+    compressor = zlib.compressobj(level, zlib.DEFLATED, 15, 8, strategy)
+    stream = compressor.compress(b"".join(pack_line(line, 8) for line in samples)) + compressor.flush()
+    assert decode(SIGNATURE + header(50, 60, 8, RGB) + chunk(b"IDAT", stream) + END).tolist() == samples.tolist()
+
+
+def test_png_data_with_a_wrong_checksum_of_its_own_is_refused() -> None:
+    stream = zlib.compress(b"\0\1\2\3")
+    wrong = stream[:-1] + bytes([stream[-1] ^ 1])
+    assert "cannot be decompressed" in refusal(SIGNATURE + header(1, 1, 8, RGB) + chunk(b"IDAT", wrong) + END)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import itertools
 import json
 
 import numpy as np
@@ -223,23 +224,23 @@ def test_the_digest_is_blake2b_over_shape_and_pixels() -> None:
         b"\x01\0\0\0\x02\0\0\0\x03\0\0\0" + b"\xff\0\0\xff\0\0",
         digest_size=16,
     ).hexdigest()
-    assert read(RED).digests == [wanted]
+    assert read(RED).digests() == [wanted]
     assert len(wanted) == 32
 
 
 def test_the_digest_tells_shapes_apart() -> None:
-    assert read(b"[[1,1]]").digests != read(b"[[1],[1]]").digests
+    assert read(b"[[1,1]]").digests() != read(b"[[1],[1]]").digests()
 
 
 def test_the_digest_is_the_same_for_every_form() -> None:
-    assert read(RED).digests == read(b"[[[255,0,0],[255,0,0]]]").digests
+    assert read(RED).digests() == read(b"[[[255,0,0],[255,0,0]]]").digests()
 
 
 def test_no_elements_give_empty_outputs() -> None:
     pictures = read()
     assert pictures.pixels.shape == (0, 0, 0, 3)
     assert pictures.pixels.dtype == np.uint8
-    assert pictures.digests == []
+    assert pictures.digests() == []
     assert pictures.camera_names == []
 
 
@@ -265,7 +266,7 @@ def test_cameras_count_as_pictures() -> None:
 
 def test_sixteen_cameras_in_objects_of_their_own_are_read() -> None:
     element = json.dumps({str(index): {"b64_json": RED_BASE64} for index in range(16)}).encode()
-    assert len(read(element).digests) == 16
+    assert len(read(element).digests()) == 16
 
 
 @pytest.mark.parametrize("start", [b"{", b'{"a": {', b'{"a": {"b": {'])
@@ -330,3 +331,22 @@ def test_only_a_request_with_a_session_and_no_start_continues_one(
 def test_a_session_start_that_is_not_a_boolean_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="session_start: wanted true or false, came str"):
         continues_session(0, False, '{"session": "robot", "session_start": "yes"}')
+
+
+def test_files_decoded_side_by_side_keep_their_order() -> None:
+    colours = [(index, 255 - index, 7) for index in range(16)]
+    elements = [png(300 if index % 3 else 2, 40, colour) for index, colour in enumerate(colours)]
+    pictures = read(*elements, size=[2, 3])
+    assert [tuple(picture[0, 0]) for picture in pictures.pixels] == colours
+
+
+def test_of_several_wrong_files_the_first_is_named() -> None:
+    large = png(900, 700, (1, 2, 3))
+    # The second fails at once, the first only at its end.
+    assert refusal(RED, large[:-9] + b"?" + large[-8:], RED[:40]).startswith("INVALID_INPUT: image[1]: ")
+
+
+def test_files_and_lists_of_one_request_keep_their_order() -> None:
+    pictures = read(RED, b"[[[0,0,255],[0,0,255]]]", RED, BLUE)
+    assert pictures.pixels.tolist() == [RED_PIXELS, BLUE_PIXELS, RED_PIXELS, BLUE_PIXELS]
+    assert [first == second for first, second in itertools.pairwise(pictures.digests())] == [False, False, False]

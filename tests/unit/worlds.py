@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import CodecConfig, TransformerConfig, WorldConfig
 from worldmodel.layers import seed_parameters
+from worldmodel.loading import Instance, load_world
+from worldmodel.serving import ServingConfig
 from worldmodel.transformer import CausalWorldTransformer
 from worldmodel.world import World
 
@@ -34,6 +38,11 @@ def tiny_world(
     seed_parameters(codec, seed + 1)
     cpu = torch.device("cpu")
     return World(config, transformer, codec, cpu, torch.float32, conditioner_budget_bytes, picture_cache_bytes)
+
+
+def accelerated_world(config: WorldConfig = TINY, seed: int = 0, **serving: object) -> World:
+    """The same through the loader: mounted, compiled and warmed up as the serving configuration says."""
+    return load_world(config, ServingConfig(weights_seed=seed, **serving), Path(), Instance("CPU", 0))  # type: ignore[arg-type]
 
 
 def picture(seed: int = 0, height: int = 32, width: int = 48) -> np.ndarray:

@@ -46,7 +46,7 @@ class TritonPythonModel:
         if request.is_cancelled():
             return _refusal("CANCELLED", "CANCELLED: the request was cancelled before its pictures were read")
         try:
-            return _response(self._read(request))
+            return _response(self._read(request), request.requested_output_names())
         except IngestError as error:
             return _refusal(error.code, str(error))
 
@@ -64,14 +64,14 @@ def _continues(request: Any) -> bool:
     return continues_session(request.correlation_id(), is_start, request.parameters())
 
 
-def _response(pictures: Pictures) -> Any:
-    return pb_utils.InferenceResponse(
-        output_tensors=[
-            pb_utils.Tensor("pixels", pictures.pixels),
-            pb_utils.Tensor("image_digest", _text(pictures.digests)),
-            pb_utils.Tensor("camera_name", _text(pictures.camera_names)),
-        ]
-    )
+def _response(pictures: Pictures, wanted: list[str]) -> Any:
+    tensors = [
+        pb_utils.Tensor("pixels", pictures.pixels),
+        pb_utils.Tensor("camera_name", _text(pictures.camera_names)),
+    ]
+    if "image_digest" in wanted:
+        tensors.append(pb_utils.Tensor("image_digest", _text(pictures.digests())))
+    return pb_utils.InferenceResponse(output_tensors=tensors)
 
 
 def _refusal(code: str, message: str) -> Any:

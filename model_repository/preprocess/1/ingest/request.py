@@ -17,11 +17,14 @@ from ingest.parallel import map_in_order
 
 
 class Pictures(NamedTuple):
-    """What leaves `preprocess`: pixels UINT8 [N, H, W, 3] RGB, and one digest and camera name (or "") for each."""
+    """What leaves `preprocess`: pixels UINT8 [N, H, W, 3] RGB, and a camera name (or "") for each picture."""
 
     pixels: Pixels
-    digests: list[str]
     camera_names: list[str]
+
+    def digests(self) -> list[str]:
+        """Hash each picture. Half of the time that a JPEG takes, so it is not done where nobody asks for it."""
+        return list(map_in_order(image_digest, list(self.pixels), lambda _: True))
 
 
 def read_images(elements: Sequence[bytes], size: Sequence[int] | None, limits: Limits) -> Pictures:
@@ -44,25 +47,20 @@ def read_images(elements: Sequence[bytes], size: Sequence[int] | None, limits: L
         _check_work(num_pixels, limits)
         read.append(picture)
         _check_together(read, sources, limits)
-    return Pictures(
-        _together([picture.pixels for picture in read]),
-        [picture.digest for picture in read],
-        [source.camera_name for source in sources],
-    )
+    return Pictures(_together([picture.pixels for picture in read]), [source.camera_name for source in sources])
 
 
 class _ReadPicture(NamedTuple):
     """One picture as it will be returned, and how many pixels were decoded for it."""
 
     pixels: Pixels
-    digest: str
     num_pixels_sent: int
 
 
 def _read(source: Source, wanted: tuple[int, int] | None, limits: Limits) -> _ReadPicture:
     sent = source.decode(source.content, source.place, limits)
     pixels = fit(sent, *wanted) if wanted else sent
-    return _ReadPicture(pixels, image_digest(pixels), sent.shape[0] * sent.shape[1])
+    return _ReadPicture(pixels, sent.shape[0] * sent.shape[1])
 
 
 def _together(pictures: list[Pixels]) -> Pixels:
