@@ -160,10 +160,11 @@ def test_stray_bytes_before_the_end_as_cameras_leave_them_are_skipped(mode: str)
 
 
 def test_sampling_that_only_pillow_decodes_is_read_by_pillow() -> None:
-    # 3 luma blocks beside one of each chroma, which libjpeg reads and its TurboJPEG interface does not.
-    data = save(Image.new("RGB", (64, 48), (90, 60, 30)), "JPEG", subsampling="4:4:4")
-    factors = data.index(b"\xff\xc0") + 11
-    odd = data[:factors] + b"\x31" + data[factors + 1 :]
+    # 3 luma blocks beside one of each chroma, which libjpeg reads and its TurboJPEG interface does not. The height in
+    # the header is cut to one row of blocks, so that no data is missing.
+    data = save(smooth_picture(24, 40), "JPEG", subsampling="4:4:4")
+    frame = data.index(b"\xff\xc0")
+    odd = data[: frame + 5] + b"\x00\x08" + data[frame + 7 : frame + 11] + b"\x31" + data[frame + 12 :]
     with pytest.raises(ValueError, match="subsampling"):
         simplejpeg.decode_jpeg_header(odd)
     assert np.array_equal(decode(odd), np.asarray(Image.open(io.BytesIO(odd)).convert("RGB")))

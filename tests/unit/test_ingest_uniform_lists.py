@@ -90,9 +90,31 @@ def test_lists_longer_than_a_block_are_read_exactly(pixel_bytes: int) -> None:
     assert np.array_equal(pixels, values)
 
 
-NO_NUMBERS = """256 299 300 999 1000 0255 00 01 007 -1 +1 1.0 1e1 true null "1" [1] [] 1, ,1 ] [ \x00 1\x00""".split(
-    " "
-)
+NO_NUMBERS = [
+    "256",
+    "299",
+    "300",
+    "999",
+    "1000",
+    "0255",
+    "00",
+    "01",
+    "007",
+    "-1",
+    "+1",
+    "1.0",
+    "1e1",
+    "true",
+    "null",
+    "[1]",
+    "[]",
+    "1,",
+    ",1",
+    "]",
+    "[",
+    "\x00",
+    "1\x00",
+]
 
 
 @pytest.mark.parametrize("wrong", [*NO_NUMBERS, "", " 1", "1 ", "1 1"])
