@@ -349,12 +349,17 @@ class Engine:
         with self._changed:
             num_waiting = self._queues.num_waiting()
             num_sessions, session_bytes = len(self._table.entries), self._table.num_bytes
+        computed, skipped = self._world.block_runs()
         return Stats(
             chunks=self._num_chunks,
             frames=self._num_frames,
             denoising_steps=counters.denoising_steps,
             conditioner_evaluations=counters.conditioner_evaluations,
             conditioner_reuses=counters.conditioner_reuses,
+            computed_blocks=computed,
+            skipped_blocks=skipped,
+            compiled_blocks=computed if self._world.compilation.is_on else 0,
+            recompiles=self._world.compilation.recompiles(),
             pictures_encoded=counters.pictures_encoded,
             picture_cache_hits=counters.picture_cache_hits,
             active_sessions=num_sessions,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from worldmodel.acceleration import mount_and_compile, warm_up
 from worldmodel.checkpoint import load_strict
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import WorldConfig
@@ -49,9 +50,20 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     else:
         seed_parameters(transformer, serving.weights_seed)
         seed_parameters(codec, serving.weights_seed + 1)
+    step_cache, compilation = mount_and_compile(transformer, device, serving)
     world = World(
-        config, transformer, codec, device, dtype, serving.held_conditioner_bytes, serving.picture_cache_bytes
+        config,
+        transformer,
+        codec,
+        device,
+        dtype,
+        serving.held_conditioner_bytes,
+        serving.picture_cache_bytes,
+        step_cache,
+        serving.step_cache_settings,
+        compilation,
     )
+    warm_up(world)
     num_parameters = sum(parameter.numel() for parameter in transformer.parameters())
     log.info(
         "%s: %.1f M transformer parameters (%s) on %s as %s in %.1f s; a session takes %.1f MiB",

@@ -14,6 +14,10 @@ class Stats:
     denoising_steps: int = 0
     conditioner_evaluations: int = 0
     conditioner_reuses: int = 0
+    computed_blocks: int = 0  # of all passes
+    skipped_blocks: int = 0  # by the step cache
+    compiled_blocks: int = 0  # computed ones that ran as compiled code
+    recompiles: int = 0  # graphs made after READY
     pictures_encoded: int = 0
     picture_cache_hits: int = 0
     active_sessions: int = 0

@@ -5,6 +5,7 @@ All checks of what a client sends are here, so that nothing behind this file mee
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,20 @@ from worldmodel.pixels import Pixels
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.serving import ServingConfig
 from worldmodel.session import SessionId
+from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Controls
 
-PARAMETERS = ("fit", "session", "session_start", "session_end")
+# Request parameters of the step cache, and the types they come as.
+STEP_CACHE = {
+    "step_cache": (str,),
+    "step_cache_threshold": (float, int),
+    "step_cache_warmup_steps": (int,),
+    "step_cache_max_continuous": (int,),
+    "step_cache_taylorseer_order": (int,),
+    "step_cache_first_blocks": (int,),
+    "step_cache_last_blocks": (int,),
+}
+PARAMETERS = ("fit", "session", "session_start", "session_end", *STEP_CACHE)
 # HTTP `generate` hands Triton's sequence fields over as parameters, and sets no correlation id.
 ALIASES = ("sequence_id", "sequence_start", "sequence_end")
 SESSION_NAMES = ("session", "session_start", "session_end", *ALIASES)
@@ -58,6 +70,7 @@ class Request:
     num_steps: int | None = None
     seed: int = 0
     event_id: int = -1
+    step_cache: StepCacheSettings | None = None
     fit: str = "crop"
 
     @property
@@ -75,6 +88,7 @@ class Request:
             clip_step=None if self.cam_to_world is None else self._longest_step(self.cam_to_world),
             prompt=self.prompt if chunk == 0 and not self.is_start else None,  # a start has its prompt already
             num_steps=self.num_steps,
+            step_cache=self.step_cache,
         )
 
     @staticmethod
@@ -114,7 +128,7 @@ def parse_request(
     if is_end and not starts and poses is None and actions is None and "num_chunks" not in tensors:
         num_chunks = 0
     num_steps = _scalar(tensors, "num_steps")
-    chunk_sigmas(config, num_steps)
+    sigmas = chunk_sigmas(config, num_steps)
     for name in ("seed", "translation_scale"):
         if name in tensors and not starts:
             raise InvalidInputError(f"{name}: is set when a session starts, and cannot change afterwards")
@@ -132,6 +146,7 @@ def parse_request(
         num_steps=num_steps,
         seed=_seed(tensors),
         event_id=_event_id(tensors),
+        step_cache=_step_cache(parameters, serving, len(sigmas), config.transformer.num_layers),
         fit=_fit(parameters, starts),
     )
 
@@ -193,6 +208,25 @@ def _fit(parameters: Mapping[str, Any], starts: bool) -> str:
     if parameters["fit"] not in FITS:
         raise InvalidInputError(f"parameter 'fit': wanted crop or stretch, got {_shown(parameters['fit'])}")
     return str(parameters["fit"])
+
+
+def _step_cache(
+    parameters: Mapping[str, Any], serving: ServingConfig, num_steps: int, num_layers: int
+) -> StepCacheSettings | None:
+    given = {name: parameters[name] for name in STEP_CACHE if name in parameters}
+    if not given:
+        return None
+    for name, value in given.items():
+        if type(value) not in STEP_CACHE[name]:
+            wanted = STEP_CACHE[name][0].__name__
+            raise InvalidInputError(f"parameter {name!r}: wanted a value of type {wanted}, got {_shown(value)}")
+    if serving.step_cache == "none":
+        raise InvalidInputError(f"parameter {next(iter(given))!r}: this server runs without a step cache")
+    changes = {name.removeprefix("step_cache_"): value for name, value in given.items() if name != "step_cache"}
+    settings = dataclasses.replace(serving.step_cache_settings, **changes)
+    settings = dataclasses.replace(settings, mode=given.get("step_cache", settings.mode))
+    settings.check(num_steps, num_layers)
+    return settings
 
 
 def _picture(pixels: NDArray[Any] | None, starts: bool, serving: ServingConfig) -> Pixels | None:

@@ -13,6 +13,8 @@ from torch import Tensor
 from worldmodel.schedule import NUM_TIMESTEPS, add_noise, clean_estimate
 from worldmodel.transformer import Block, CausalWorldTransformer
 
+# (latent, condition, time) -> velocity, under what has been bound.
+Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 # Called with the velocity after each step: (step, velocity).
 Watch = Callable[[int, Tensor], None]
 
@@ -25,6 +27,7 @@ def sample_chunk(
     draw_noise: Callable[[], Tensor],
     before_step: Callable[[], None],
     watch: Watch | None = None,
+    forwards: tuple[Forward, Forward] | None = None,
 ) -> Tensor:
     """Denoise one chunk and write its clean keys and values.
 
@@ -35,27 +38,34 @@ def sample_chunk(
         draw_noise: the next [1, C, T, h, w] of the session's generator.
         before_step: called before every pass; raises to give the chunk up.
         watch: sees each step's velocity.
+        forwards: of the steps and of the context pass, where a step cache tells them apart; else the transformer's own.
 
     Returns:
         The clean latent [1, C, T, h, w]. The last pass, at t = 0, has overwritten the keys and values of the noisy
         steps.
     """
+    step_forward, context_forward = forwards or (transformer, transformer)
     x = draw_noise()
     for step, sigma in enumerate(sigmas):
         before_step()
-        velocity = predict(transformer, blocks, x, condition, sigma)
+        velocity = predict(transformer, blocks, x, condition, sigma, step_forward)
         if watch is not None:
             watch(step, velocity)
         clean = clean_estimate(x, velocity, sigma)
         if step + 1 < len(sigmas):
             x = add_noise(clean, draw_noise(), sigmas[step + 1])
     before_step()
-    predict(transformer, blocks, clean, condition, 0.0)
+    predict(transformer, blocks, clean, condition, 0.0, context_forward)
     return clean
 
 
 def predict(
-    transformer: CausalWorldTransformer, blocks: tuple[Block, ...], x: Tensor, condition: Tensor, sigma: float
+    transformer: CausalWorldTransformer,
+    blocks: tuple[Block, ...],
+    x: Tensor,
+    condition: Tensor,
+    sigma: float,
+    forward: Forward | None = None,
 ) -> Tensor:
     """One pass at one noise level: the velocity, [1, C, T, h, w] in x's dtype."""
     dtype = condition.dtype
@@ -63,4 +73,4 @@ def predict(
     time, modulation = transformer.embed_time(timesteps)
     for block in blocks:
         block.bind(time_modulation=modulation)
-    return transformer(x.to(dtype), condition, time).type_as(x)
+    return (forward or transformer)(x.to(dtype), condition, time).type_as(x)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldmodel.config import PRESETS, WorldConfig
+from worldmodel.errors import InvalidInputError
+from worldmodel.step_cache_settings import StepCacheSettings
 
 
 class ParameterError(ValueError):
@@ -23,6 +25,18 @@ class ServingConfig:
     weights_seed: int = 0
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     dtype: str = "auto"  # auto | float32 | bfloat16
+    compile: str = "auto"  # on | off | auto: on a GPU; per block
+    compile_backend: str = "inductor"
+    compile_cache: str = ""  # a folder that keeps compiled code across restarts; empty: the compiler's own default
+    step_cache: str = (
+        "none"  # none: not mounted | off | auto | dynamic | a mask: what a chunk does without own settings
+    )
+    step_cache_threshold: float = 0.24
+    step_cache_warmup_steps: int = 4
+    step_cache_max_continuous: int = 3
+    step_cache_taylorseer_order: int = 0
+    step_cache_first_blocks: int = 1
+    step_cache_last_blocks: int = 0
     conditioner_reuse: bool = True  # off: every pass evaluates every layer's conditioner, for comparison
     conditioner_budget_bytes: int = 4 << 30
     session_budget_bytes: int = 2 << 30
@@ -35,6 +49,15 @@ class ServingConfig:
     max_waiting_picture_bytes: int = 512 << 20
     max_prompt_bytes: int = 4096
     response_bytes: int = 1 << 20  # frames in one response, at least one frame
+
+    @property
+    def step_cache_settings(self) -> StepCacheSettings:
+        """What a chunk without settings of its own does."""
+        mode = "off" if self.step_cache == "none" else self.step_cache
+        rest = {
+            field.name: getattr(self, f"step_cache_{field.name}") for field in dataclasses.fields(StepCacheSettings)[1:]
+        }
+        return StepCacheSettings(mode, **rest)
 
     @property
     def held_conditioner_bytes(self) -> int:
@@ -61,7 +84,14 @@ WORLD_OVERRIDES = (
 )
 
 
-MAY_BE_ZERO = ("weights_seed", "conditioner_budget_bytes", "picture_cache_bytes")
+MAY_BE_ZERO = (
+    "weights_seed",
+    "conditioner_budget_bytes",
+    "picture_cache_bytes",
+    "step_cache_warmup_steps",
+    "step_cache_taylorseer_order",
+    "step_cache_last_blocks",
+)
 
 
 def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, ServingConfig]:
@@ -88,8 +118,10 @@ def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, Serving
         sample = serving[key].default if key in serving else getattr(PRESETS[name], key)
         changes["serving" if key in serving else "world"][key] = _convert(key, text.strip(), sample)
     try:
-        return PRESETS[name].replace(**changes["world"]), _checked(ServingConfig(**changes["serving"]))
-    except ValueError as error:
+        world, serving_config = PRESETS[name].replace(**changes["world"]), _checked(ServingConfig(**changes["serving"]))
+        serving_config.step_cache_settings.check(len(world.timesteps), world.transformer.num_layers)
+        return world, serving_config
+    except (ValueError, InvalidInputError) as error:
         raise ParameterError(f"parameters: {error}") from error
 
 
@@ -130,6 +162,8 @@ def _checked(serving: ServingConfig) -> ServingConfig:
         least = 0 if field.name in MAY_BE_ZERO else 1
         if type(value) is int and value < least:
             raise ParameterError(f"parameter {field.name}: wanted {least} or more, got {value}")
+    if serving.compile not in ("auto", "on", "off"):
+        raise ParameterError(f"parameter compile: wanted auto, on or off, got {serving.compile!r}")
     if serving.dtype not in ("auto", "float32", "bfloat16"):
         raise ParameterError(f"parameter dtype: wanted auto, float32 or bfloat16, got {serving.dtype!r}")
     kind, _, index = serving.device.partition(":")

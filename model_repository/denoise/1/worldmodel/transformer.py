@@ -193,7 +193,8 @@ class CausalWorldTransformer(nn.Module):
             [B, C, T, h, w], noise - clean.
         """
         grid = self.patch_embedding(torch.cat([latent, condition], dim=1))  # [B, dim, T, h/2, w/2]
-        hidden_states = grid.flatten(2).transpose(1, 2)
+        # Contiguous, as every block leaves it: else the first block would be compiled apart from the others.
+        hidden_states = grid.flatten(2).transpose(1, 2).contiguous()
         for block in self.blocks:
             hidden_states = block(hidden_states)
         return _unpatchify(self.head(hidden_states, time), grid.shape[2:])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
+from worldmodel.compilation import Compilation
 from worldmodel.conditioner import ChunkConditioning, condition_chunk
 from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig
 from worldmodel.kv_cache import KVCache, Placement
@@ -28,6 +29,8 @@ from worldmodel.prompt import HashedWords
 from worldmodel.sampler import sample_chunk
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.session import Noise, Prompt, Session, Staged
+from worldmodel.step_cache import StepCache
+from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.transformer import Block, CausalWorldTransformer
 
 
@@ -41,6 +44,7 @@ class Controls:
     clip_step: float | None = None  # longest step among all poses of the request
     prompt: str | None = None  # switch to it from this chunk on
     num_steps: int | None = None
+    step_cache: StepCacheSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,12 @@ class World:
         dtype: torch.dtype,
         conditioner_budget_bytes: int | None = None,
         picture_cache_bytes: int = 0,
+        step_cache: StepCache | None = None,
+        step_cache_settings: StepCacheSettings | None = None,
+        compilation: Compilation | None = None,
     ) -> None:
+        """Take the parts; `step_cache` has been mounted on the transformer, its settings are those of a chunk without
+        own."""
         self.config = config
         self.device = device
         self.dtype = dtype
@@ -96,6 +105,9 @@ class World:
         # Taken once: a step cache that is mounted later swaps the transformer's own list during a forward.
         self.blocks: tuple[Block, ...] = tuple(self.transformer.blocks)  # type: ignore[arg-type]
         self.conditioner_budget_bytes = conditioner_budget_bytes
+        self.step_cache = step_cache
+        self.compilation = compilation or Compilation(is_on=False)
+        self._step_cache_settings = step_cache_settings or StepCacheSettings()
         self.prompts = HashedWords(
             config.transformer.text_len, config.transformer.text_dim, vocabulary=config.vocabulary
         )
@@ -241,6 +253,8 @@ class World:
             self._synchronise()
             conditioned = time.perf_counter()
             self.bind_chunk(session, placement, prompt, conditioning)
+            if self.step_cache is not None:
+                self.step_cache.begin_chunk(controls.step_cache or self._step_cache_settings, len(sigmas))
             latent = self._sample(session, sigmas, noise, conditioning, before_step)
             if not bool(torch.isfinite(latent).all()):  # also waits for the device
                 raise FloatingPointError("the chunk's latent is not finite")
@@ -333,7 +347,24 @@ class World:
             self._count_pass(next(passes), len(sigmas), conditioning)
 
         condition = session.condition_of_next_chunk()
-        return sample_chunk(self.transformer, self.blocks, condition, sigmas, draw_noise, count_pass)
+        cache = self.step_cache
+        forwards = None if cache is None else (cache.step, cache.context_pass)
+        return sample_chunk(self.transformer, self.blocks, condition, sigmas, draw_noise, count_pass, forwards=forwards)
+
+    def block_runs(self) -> tuple[int, int]:
+        """How many blocks have been computed, and how many the step cache has skipped."""
+        counters, num_layers = self.counters, len(self.blocks)
+        if self.step_cache is None:
+            return (counters.denoising_steps + counters.context_passes) * num_layers, 0
+        computed = self.step_cache.computed_blocks + counters.context_passes * num_layers
+        return computed, self.step_cache.skipped_blocks
+
+    def forget_counts(self) -> None:
+        """Begin to count anew, and without the pictures seen: what warming up did is nobody's request."""
+        self.counters = Counters()
+        self._picture_conditions.clear()
+        if self.step_cache is not None:
+            self.step_cache.computed_blocks = self.step_cache.skipped_blocks = 0
 
     def _count_pass(self, number: int, num_steps: int, conditioning: ChunkConditioning) -> None:
         self.counters.denoising_steps += number < num_steps
@@ -344,6 +375,8 @@ class World:
     def unbind_chunk(self) -> None:
         for block in self.blocks:
             block.unbind()
+        if self.step_cache is not None:
+            self.step_cache.end_chunk()
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":

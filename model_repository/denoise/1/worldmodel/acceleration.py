@@ -1,0 +1,76 @@
+"""Mount, compile, warm up: in this order, once, and the only place that does it.
+
+Mounted before compiling, so that the warm-up compiles the path that requests take. Compiled block by block: the step
+cache calls blocks one by one anyway, all blocks are one graph, and start-up takes half as long as with the whole model.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from worldmodel.compilation import Compilation
+from worldmodel.serving import ServingConfig
+from worldmodel.step_cache import StepCache
+from worldmodel.transformer import CausalWorldTransformer
+from worldmodel.world import Controls, World
+
+log = logging.getLogger("worldstream")
+
+Result = TypeVar("Result")
+
+
+def mount_and_compile(
+    transformer: CausalWorldTransformer, device: torch.device, serving: ServingConfig
+) -> tuple[StepCache | None, Compilation]:
+    """Mount the step cache, then compile the blocks, as far as the configuration asks for them."""
+    step_cache = None
+    if serving.step_cache != "none":
+        step_cache = _timed("mounted the step cache", lambda: StepCache(transformer))
+    is_on = serving.compile == "on" or (serving.compile == "auto" and device.type == "cuda")
+    if is_on:
+        if serving.compile_cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(serving.compile_cache).expanduser())
+        for block in transformer.blocks:
+            block.compile(backend=serving.compile_backend)
+    return step_cache, Compilation(is_on)
+
+
+def warm_up(world: World) -> None:
+    """Run a session through everything that requests will do, by the code that requests run.
+
+    First chunk, filling window, first roll, steady state, the context pass of each, a prompt switch: the window's
+    growing length is what a compiler must see at two lengths before it holds for all. Without a compiler two chunks
+    are enough.
+    """
+    config = world.config
+    picture = np.zeros((config.height_px, config.width_px, 3), np.uint8)
+    session = world.start(picture, "warm up")
+    num_chunks = 2
+    if world.compilation.is_on:
+        num_chunks += -(-config.window_latent_frames // config.chunk_latent_frames)
+    for index in range(num_chunks):
+        controls = Controls(prompt="switch" if index == num_chunks - 1 else None)
+        compute = functools.partial(world.next_chunk, session, controls, _go_on)
+        session.commit(_timed(f"warmed up chunk {index + 1} of {num_chunks}", compute).staged)
+    world.forget_counts()
+    world.compilation.mark_ready()
+
+
+def _go_on() -> None:
+    """Nobody gives a warm-up up."""
+
+
+def _timed(what: str, do: Callable[[], Result]) -> Result:
+    began = time.monotonic()
+    result = do()
+    log.info("%s in %.2f s", what, time.monotonic() - began)
+    return result
