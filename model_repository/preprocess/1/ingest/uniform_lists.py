@@ -134,6 +134,8 @@ def _has_gaps(
         after: the bytes from the one behind the first digit on, so that `after[last]` is what follows each number.
     """
     for offset, (step, wanted) in enumerate(gap_bytes):
+        if offset >= len(after):
+            break  # a single short row, or not what it should be: the count of bytes tells
         # What follows the last number is not of this block; the clip is for it alone.
         found = after[offset:].take(last[step - 1 :: step], mode="clip").reshape(-1, len(wanted))
         found[-1, -1] = wanted[-1]
