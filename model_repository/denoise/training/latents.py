@@ -1,40 +1,73 @@
 """The data set as the transformer sees it: latents, first-frame conditions, poses and looks, made once by the codec.
 
 A clip becomes several sessions: a session may begin at any of its frames 4 s, and its first latent then stands for one
-picture. Letters: L latent frames of a session, h x w latent cells.
+picture. Letters: L latent frames of a session, n of a lesson, h x w latent cells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from courtyard.dataset import CLIPS_PER_SHARD, ClipStore, DatasetSpec
+from courtyard.dataset import CLIPS_PER_SHARD, Clip, ClipStore, DatasetSpec
 from numpy.typing import NDArray
+from rich.progress import track
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
-from worldmodel.config import MASK_CHANNELS, TIME_STRIDE, WorldConfig
+from worldmodel.config import MASK_CHANNELS, RAY_CHANNELS, SPATIAL_STRIDE, TIME_STRIDE, WorldConfig
 
-STARTS = (0, 6, 12)  # latent frames of a clip at which its sessions begin
-NUM_LATENT_FRAMES = 12  # of every session: one tensor a batch
+RECIPE = "v1"  # of what follows: files of another recipe are never read
+
+
+class SessionPlan(NamedTuple):
+    """Where in a clip a session begins, and whether it begins in haste.
+
+    A key that is pressed with the very first picture takes effect one latent frame late, together with the next one:
+    served sessions often begin with a step of double length. A hasty session skips every second frame there.
+    """
+
+    start: int  # latent frame of the clip
+    is_hasty: bool = False
+
+    def latent_frames(self, num_in_clip: int) -> NDArray[np.intp]:
+        """[L]: the clip's latent frames that the session sees."""
+        frames = np.arange(self.start, num_in_clip)
+        return np.delete(frames, 1) if self.is_hasty else frames
+
+    def frames(self, num_in_clip: int) -> NDArray[np.intp]:
+        """[1 + 4 (L - 1)]: the same in pixel frames."""
+        last = TIME_STRIDE * (num_in_clip - 1)
+        first = TIME_STRIDE * self.start
+        if not self.is_hasty:
+            return np.arange(first, last + 1)
+        return np.concatenate(
+            [np.arange(first, first + 2 * TIME_STRIDE, 2), np.arange(first + 2 * TIME_STRIDE, last + 1)]
+        )
+
+
+# A look changes where a chunk of three begins. A hasty session's chunks begin one latent frame later in the clip.
+SESSIONS = (SessionPlan(0), SessionPlan(6), SessionPlan(12), SessionPlan(11, is_hasty=True))
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One session to learn from."""
+    """Some latent frames of one session to learn from."""
 
-    latents: Tensor  # [16, L, h, w]
-    condition: Tensor  # [20, L, h, w]
-    cam_to_world: NDArray[np.float64]  # [L, 4, 4]
-    looks: tuple[str, ...]  # L names
+    latents: Tensor  # [16, n, h, w]
+    condition: Tensor  # [20, n, h, w]
+    relative: NDArray[np.float64]  # [n, 4, 4] each latent frame's camera in that of the one before it
+    looks: tuple[str, ...]  # n names
 
 
 class LessonStore:
-    """Every session of the clips on disk, encoded on first use and kept in a file a shard."""
+    """Every session of the clips on disk, encoded once and kept in a file a shard."""
 
     def __init__(
         self, folder: Path, spec: DatasetSpec, codec: StreamingCodec, config: WorldConfig, digest: str
@@ -42,74 +75,109 @@ class LessonStore:
         """Open the store.
 
         Args:
+            codec: on the device that is to encode.
             digest: names the codec's weights; latents of another codec are never read.
         """
         self._clips = ClipStore(folder, spec)
-        self._folder = folder / "latents" / digest / spec.name
+        self._spec = spec
+        self._folder = folder / "latents" / f"{digest}-{RECIPE}" / spec.name
         self._folder.mkdir(parents=True, exist_ok=True)
         self._codec, self._config = codec, config
         self._shards: dict[int, dict[str, Tensor]] = {}
+        self._drawn: dict[int, Clip] = {}
 
-    def __len__(self) -> int:
-        return len(self._clips) * len(STARTS)
+    @property
+    def num_clips(self) -> int:
+        """Clips on disk when the store was opened."""
+        return len(self._clips)
 
-    def lesson(self, index: int) -> Lesson:
-        """The index-th session."""
-        clip_index, start_index = divmod(index, len(STARTS))
+    def prepare(self) -> None:
+        """Encode what has not been encoded yet."""
+        for shard in track(range(self.num_clips // CLIPS_PER_SHARD), "encoding"):
+            if not self._path(shard).exists():
+                self._encode_shard(shard)
+
+    def lesson(self, clip_index: int, session: int, frames: Sequence[int]) -> Lesson:
+        """These latent frames of the clip's session number `session` (of SESSIONS)."""
         shard, place = divmod(clip_index, CLIPS_PER_SHARD)
         tensors = self._shards.get(shard) or self._load(shard)
-        start = STARTS[start_index]
-        clip = self._clips.clip(clip_index)
-        frames = slice(start, start + NUM_LATENT_FRAMES)
-        row = place * len(STARTS) + start_index
+        if clip_index not in self._drawn:
+            self._drawn[clip_index] = self._clips.clip(clip_index)
+        clip, index = self._drawn[clip_index], list(frames)
+        own = SESSIONS[session].latent_frames(self._spec.num_latent_frames)
+        poses = clip.poses()[::TIME_STRIDE][own]
+        looks = [clip.variants[frame] for frame in own]
+        # A prompt holds for whole chunks: where the look changes under a hasty session's picture, the prompt is new.
+        looks[0] = looks[1]
         return Lesson(
-            tensors["latents"][row].float(),
-            full_condition(tensors["pictures"][row].float(), NUM_LATENT_FRAMES),
-            clip.poses()[::TIME_STRIDE][frames],
-            clip.variants[frames],
+            tensors[f"latents{session}"][place][:, index].float(),
+            full_condition(tensors["pictures"][place, session].float(), index),
+            cam.relative_to_previous(poses, poses[0])[index],
+            tuple(looks[frame] for frame in index),
         )
 
+    def _path(self, shard: int) -> Path:
+        return self._folder / f"{self._clips.numbers[shard * CLIPS_PER_SHARD] // CLIPS_PER_SHARD:05d}.safetensors"
+
     def _load(self, shard: int) -> dict[str, Tensor]:
-        path = self._folder / f"{self._clips.numbers[shard * CLIPS_PER_SHARD] // CLIPS_PER_SHARD:05d}.safetensors"
-        if not path.exists():
-            rows = [
-                self._encode(shard * CLIPS_PER_SHARD + i, start) for i in range(CLIPS_PER_SHARD) for start in STARTS
-            ]
-            tensors = {
-                "latents": torch.stack([latents for latents, _ in rows]).half(),
-                "pictures": torch.stack([picture for _, picture in rows]).half(),
-            }
-            save_file(tensors, path.with_suffix(".part"))
-            path.with_suffix(".part").replace(path)
-        self._shards[shard] = load_file(path)
+        if not self._path(shard).exists():
+            self._encode_shard(shard)
+        self._shards[shard] = load_file(self._path(shard))
         return self._shards[shard]
 
+    def _encode_shard(self, shard: int) -> None:
+        clips = [self._encode(shard * CLIPS_PER_SHARD + place) for place in range(CLIPS_PER_SHARD)]
+        tensors = {name: torch.stack([clip[name] for clip in clips]).half() for name in clips[0]}
+        unfinished = self._path(shard).with_suffix(".part")
+        save_file(tensors, unfinished)
+        unfinished.replace(self._path(shard))
+
     @torch.inference_mode()
-    def _encode(self, clip_index: int, start: int) -> tuple[Tensor, Tensor]:
-        count = 1 + TIME_STRIDE * (NUM_LATENT_FRAMES - 1)
-        frames = to_model(self._clips.frames(clip_index, start * TIME_STRIDE, count))
-        black = torch.zeros(1 + TIME_STRIDE * (self._config.condition_latent_frames - 1), *frames.shape[1:])
-        black[0] = frames[0]
-        latents, _ = self._codec.encode(frames[None])
-        pictures, _ = self._codec.encode(black[None])
-        return latents[0].transpose(0, 1), pictures[0].transpose(0, 1)
+    def _encode(self, clip_index: int) -> dict[str, Tensor]:
+        """Latents [16, L, h, w] of each session, and of their pictures [sessions, 16, 6, h, w]."""
+        frames = np.asarray(self._clips.frames(clip_index))
+        device = self._codec.latent_mean.device
+        encoded, pictures = {}, []
+        for number, session in enumerate(SESSIONS):
+            own = to_model(frames[session.frames(self._spec.num_latent_frames)])
+            latents, _ = self._codec.encode(own[None].to(device))
+            encoded[f"latents{number}"] = latents[0].transpose(0, 1).cpu().contiguous()
+            pictures.append(own[0])
+        black = torch.zeros(1 + TIME_STRIDE * (self._config.condition_latent_frames - 1), *pictures[0].shape)
+        batch = black.repeat(len(pictures), 1, 1, 1, 1)
+        batch[:, 0] = torch.stack(pictures)
+        latents, _ = self._codec.encode(batch.to(device))
+        encoded["pictures"] = latents.transpose(1, 2).cpu().contiguous()
+        return encoded
 
 
-def full_condition(picture: Tensor, num_latent_frames: int) -> Tensor:
-    """Mask and latents of "the picture, then black": [16, 6, h, w] -> [20, L, h, w]; the last latent repeats."""
-    index = torch.arange(num_latent_frames).clamp(max=picture.shape[1] - 1)
-    mask = picture.new_zeros(MASK_CHANNELS, num_latent_frames, *picture.shape[2:])
-    mask[:, 0] = 1
-    return torch.cat([mask, picture[:, index]])
+def full_condition(picture: Tensor, frames: Sequence[int]) -> Tensor:
+    """Mask and latents of "the picture, then black": [16, 6, h, w] -> [20, n, h, w]; the last latent repeats."""
+    index = torch.tensor(frames)
+    mask = picture.new_zeros(MASK_CHANNELS, len(index), *picture.shape[2:])
+    mask[:, index == 0] = 1
+    return torch.cat([mask, picture[:, index.clamp(max=picture.shape[1] - 1)]])
 
 
-def camera_of(cam_to_world: NDArray[np.float64], config: WorldConfig) -> Tensor:
-    """[L, 4, 4] -> [384, L, h, w] float32, as a session computes it."""
-    relative = cam.relative_to_previous(cam_to_world, cam_to_world[0])
-    relative[:, :3, 3] /= config.translation_scale
-    row = cam.default_intrinsics(config.height_px, config.width_px, config.horizontal_fov_deg)
-    intrinsics = np.tile(row, (len(relative), 1))
-    return torch.from_numpy(cam.camera_latent(cam.ray_map(relative, intrinsics, config.height_px, config.width_px)))
+def camera_of(relative: NDArray[np.float64], config: WorldConfig) -> Tensor:
+    """[n, 4, 4], in metres -> [384, n, h, w] float32, as a session computes it.
+
+    The rays of a camera that stands still, turned by matrices: a session's own way, pixel by pixel in float64, would
+    take a tenth of the training.
+    """
+    rotation = torch.from_numpy(relative[:, :3, :3]).float()
+    origin = torch.from_numpy(relative[:, :3, 3] / config.translation_scale).float()
+    still = _rays_at_rest(config.height_px, config.width_px, config.horizontal_fov_deg)  # [3, 64, h, w]
+    turned = torch.einsum("tij,jphw->ipthw", rotation, still)  # [3, 64, n, h, w]
+    origins = origin.T[:, None, :, None, None].expand_as(turned)
+    return torch.cat([origins, turned]).flatten(0, 1)
+
+
+@lru_cache
+def _rays_at_rest(height_px: int, width_px: int, horizontal_fov_deg: float) -> Tensor:
+    lens = cam.default_intrinsics(height_px, width_px, horizontal_fov_deg)[None]
+    latent = torch.from_numpy(cam.camera_latent(cam.ray_map(np.eye(4)[None], lens, height_px, width_px)))
+    return latent[:, 0].unflatten(0, (RAY_CHANNELS, SPATIAL_STRIDE**2))[3:]  # directions only
 
 
 def to_model(frames: NDArray[np.uint8]) -> Tensor:

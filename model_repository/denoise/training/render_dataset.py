@@ -5,6 +5,7 @@ python model_repository/denoise/training/render_dataset.py --clips 512 --workers
 
 import argparse
 import multiprocessing
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from courtyard.dataset import CLIPS_PER_SHARD, SPLITS, DatasetSpec, cache_folder
 from rich.progress import track
 
 
-def main() -> None:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Render what is missing."""
+    options = _options(arguments)
     spec = DatasetSpec(options.split, options.seed, options.latent_frames, options.height, options.width)
     folder = options.cache or cache_folder()
     shards = range(-(-options.clips // CLIPS_PER_SHARD))
@@ -29,7 +31,7 @@ def main() -> None:
             pass
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=512)
     parser.add_argument("--split", choices=SPLITS, default="train")
@@ -40,7 +42,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _one_thread() -> None:

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from workbench import Budget, MovingAverage, Run, cosine_rate, psnr_db, save_curve, save_sheet, step_generator, steps_of
+from workbench import (
+    Budget,
+    MovingAverage,
+    Run,
+    cosine_rate,
+    polite_stop,
+    psnr_db,
+    save_curve,
+    save_sheet,
+    step_generator,
+    steps_of,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 from worldmodel.codec import MemoryBlock, StreamingCodec
-from worldmodel.config import EMBEDDED
+from worldmodel.config import EMBEDDED, CodecConfig, WorldConfig
 
 SHARP_EDGES = 0.25  # weight of the loss on differences between neighbouring pixels
 LATENT_NOISE = 0.12  # the decoder learns to live with errors of the transformer up to this size
@@ -36,20 +48,21 @@ HELD_OUT_CLIPS = 16
 HELD_OUT_FRAMES = 45
 
 
-def main() -> None:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train until the budget is spent."""
+    options = parse(arguments)
     torch.set_num_threads(options.threads)
     cache = options.cache or cache_folder()
-    held_out = DatasetSpec("held_out", seed=0)
-    for shard in range(HELD_OUT_CLIPS // CLIPS_PER_SHARD):
-        write_shard(cache, held_out, shard)
-    train = DatasetSpec("train", options.seed)
-    write_shard(cache, train, 0)
+    train, held_out = DatasetSpec("train", options.seed), DatasetSpec("held_out", seed=0)
+    for spec, num_clips in ((held_out, HELD_OUT_CLIPS), (train, 1)):
+        for shard in range(-(-num_clips // CLIPS_PER_SHARD)):
+            write_shard(cache, spec, shard)
     trainer = CodecTrainer(options, cache, train, held_out)
     trainer.train(Budget(options.minutes, options.steps))
 
 
-def _options() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options, from the command line if no arguments are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60, help="training time over all resumptions of the run")
     parser.add_argument("--steps", type=int, help="a number of steps instead of minutes")
@@ -62,18 +75,25 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--check-every", type=float, default=10, help="minutes between checkpoints and evaluations")
     parser.add_argument("--name", default="codec")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 class CodecTrainer:
     """A codec, its optimiser and its moving average, in a run."""
 
-    def __init__(self, options: argparse.Namespace, cache: Path, train: DatasetSpec, held_out: DatasetSpec) -> None:
-        self.options, self.cache, self.train_spec = options, cache, train
-        self.held_out = ClipStore(cache, held_out)
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        cache: Path,
+        train: DatasetSpec,
+        held_out: DatasetSpec,
+        config: WorldConfig = EMBEDDED,
+    ) -> None:
+        self.options, self.cache, self.train_spec, self.config = options, cache, train, config
+        self.clips, self.held_out = ClipStore(cache, train), ClipStore(cache, held_out)
         self.run = Run(cache, options.name, vars(options))
         torch.manual_seed(options.seed)
-        self.codec = new_codec(options.device)
+        self.codec = new_codec(options.device, config.codec)
         self.optimizer = torch.optim.AdamW(self.codec.parameters(), options.rate, betas=(0.9, 0.99), weight_decay=1e-3)
         self.average = MovingAverage(self.codec, 0.998)
         state = self.run.load()
@@ -83,12 +103,19 @@ class CodecTrainer:
             self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
 
     def train(self, budget: Budget) -> None:
-        clips, checked_s, losses = ClipStore(self.cache, self.train_spec), self.run.trained_s, []
+        """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
+
+        Raises:
+            KeyboardInterrupt: after a SIGINT or SIGTERM; all that was trained is saved.
+        """
+        if budget.spent(self.run) >= 1 and self.export_path.exists():
+            return
+        checked_s, losses = self.run.trained_s, []
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, refresh_per_second=0.2) as progress:
+        with polite_stop() as stop, Progress(*columns, refresh_per_second=0.2) as progress:
             task = progress.add_task("codec", total=1.0)
-            for spent in steps_of(self.run, budget):
-                losses.append(self._step(clips, spent))
+            for spent, loss in steps_of(self.run, budget, self.step):
+                losses.append(loss)
                 if len(losses) == 25:
                     self.run.log(loss=float(np.mean(losses)))
                     progress.update(task, completed=spent, description=f"step {self.run.step} loss {losses[-1]:.4f}")
@@ -96,12 +123,27 @@ class CodecTrainer:
                 if self.run.trained_s - checked_s > self.options.check_every * 60:
                     checked_s = self.run.trained_s
                     self.check()
-                    clips = ClipStore(self.cache, self.train_spec)  # there may be more by now
+                    self.clips = ClipStore(self.cache, self.train_spec)  # there may be more by now
+                if self.run.is_save_due or stop.is_made:
+                    self.save()
+                if stop.is_made:
+                    raise KeyboardInterrupt
         self.check()
 
-    def _step(self, clips: ClipStore, spent: float) -> float:
+    @property
+    def export_path(self) -> Path:
+        """The moving average, with the latents' statistics: what is shipped."""
+        return self.run.folder / "codec.safetensors"
+
+    def save(self) -> None:
+        """Replace the checkpoint."""
+        state = {"codec": self.codec.state_dict(), "optimizer": self.optimizer.state_dict()}
+        self.run.save(**state, average=self.average.values)
+
+    def step(self, spent: float) -> float:
+        """Train on one batch; everything in it follows from the seed and the run's step. Returns the loss."""
         rng = step_generator(self.options.seed, self.run.step)
-        frames = self._batch(clips, rng, is_cropped=spent < CROP_SHARE)
+        frames = self._batch(rng, is_cropped=spent < CROP_SHARE)
         for group in self.optimizer.param_groups:
             group["lr"] = cosine_rate(spent, self.run.step, self.options.rate)
         latents, _ = self.codec.encode(frames)
@@ -115,26 +157,26 @@ class CodecTrainer:
         self.average.update(self.codec, self.run.step)
         return float(loss.detach())
 
-    def _batch(self, clips: ClipStore, rng: np.random.Generator, is_cropped: bool) -> Tensor:
+    def _batch(self, rng: np.random.Generator, is_cropped: bool) -> Tensor:
         """[B, T, 3, H, W] in [-1, 1], each from a clip, a moment and (cropped) a place of its own."""
-        spec, count, (height, width) = self.train_spec, self.options.frames, CROP_PX
+        spec, count = self.train_spec, self.options.frames
+        height, width = min(CROP_PX[0], spec.height_px), min(CROP_PX[1], spec.width_px)
         parts = []
         for _ in range(self.options.batch if is_cropped else max(1, self.options.batch // 2)):
-            index, start = rng.integers(len(clips)), rng.integers(spec.num_frames - count + 1)
+            index, start = rng.integers(len(self.clips)), rng.integers(spec.num_frames - count + 1)
             top, left = rng.integers(spec.height_px - height + 1), rng.integers(spec.width_px - width + 1)
-            frames = clips.frames(int(index), int(start), count)
+            frames = self.clips.frames(int(index), int(start), count)
             parts.append(frames[:, top : top + height, left : left + width] if is_cropped else frames)
         return to_model(np.stack(parts)).to(self.options.device)
 
     def check(self) -> None:
         """Save, measure on held-out walks, draw."""
-        state = {"codec": self.codec.state_dict(), "optimizer": self.optimizer.state_dict()}
-        self.run.save(**state, average=self.average.values)
-        codec = new_codec(self.options.device)
+        self.save()
+        codec = new_codec(self.options.device, self.config.codec)
         codec.load_state_dict(self.average.values)
         began, quality, latents, rows = time.monotonic(), [], [], []
         with torch.inference_mode():
-            for index in range(HELD_OUT_CLIPS):
+            for index in range(min(HELD_OUT_CLIPS, len(self.held_out))):
                 frames = to_model(self.held_out.frames(index, 0, HELD_OUT_FRAMES)[None]).to(self.options.device)
                 z, _ = codec.encode(frames)
                 decoded, _ = codec.decode(z)
@@ -154,18 +196,18 @@ class CodecTrainer:
         self._export(codec)
 
     def _export(self, codec: StreamingCodec) -> None:
-        path = self.run.folder / "codec.safetensors"
         tensors = {name: value.detach().cpu().contiguous() for name, value in codec.state_dict().items()}
-        save_file(tensors, path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
+        unfinished = self.export_path.with_suffix(".part")
+        save_file(tensors, unfinished)
+        unfinished.replace(self.export_path)
 
 
-def new_codec(device: str) -> StreamingCodec:
-    """An untrained codec of the embedded size, whose signals keep their size from end to end.
+def new_codec(device: str, config: CodecConfig) -> StreamingCodec:
+    """An untrained codec, whose signals keep their size from end to end.
 
     Torch's own start shrinks them a hundredfold through these layers; the first steps then take three times as long.
     """
-    codec = StreamingCodec(EMBEDDED.codec).to(device)
+    codec = StreamingCodec(config).to(device)
     for module in codec.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="linear")

@@ -12,7 +12,9 @@ import argparse
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +22,22 @@ from courtyard.dataset import ClipStore, DatasetSpec, cache_folder
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from workbench import Budget, MovingAverage, Run, cosine_rate, psnr_db, save_curve, save_sheet, step_generator, steps_of
+from workbench import (
+    Budget,
+    MovingAverage,
+    Run,
+    cosine_rate,
+    polite_stop,
+    psnr_db,
+    save_curve,
+    save_sheet,
+    step_generator,
+    steps_of,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
-from latents import NUM_LATENT_FRAMES, Lesson, LessonStore, camera_of
-from teacher import teacher_mask, teacher_velocity
+from latents import SESSIONS, Lesson, LessonStore, camera_of
+from teacher import attend_chunkwise, teacher_velocity
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import EMBEDDED, WorldConfig, frames_of_chunk
 from worldmodel.layers import seed_parameters
@@ -34,25 +47,29 @@ from worldmodel.schedule import NUM_TIMESTEPS, shifted_sigmas
 from worldmodel.transformer import CausalWorldTransformer
 from worldmodel.world import Controls, World
 
+NUM_LATENT_FRAMES = 12  # of every lesson: one tensor a batch
 PURE_NOISE_SHARE = 0.25  # of the chunks start from nothing but noise, as every served chunk does
 PAST_NOISE = 0.2  # the past is noised by up to this, so that the model bears its own errors
 PAST_NOISE_SHARE = 0.6
 NO_PROMPT_SHARE = 0.1
-JUMP_SHARE = 0.4
-LONGEST_JUMP = 240  # latent frames
+GAP_SHARE = 0.4  # of the steps show a session's sink and then a later part, as a full window does
+LONGEST_JUMP = 240  # latent frames by which that part is said to be later still
+OWN_PAST_FROM = 0.6  # of the budget: from there on ...
+OWN_PAST_SHARE = 0.5  # ... so many steps show the past as the model itself would have made it
 CHECK_CLIPS = 4
 CHECK_CHUNKS = 8
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train until the budget is spent."""
-    options = _options()
+    options = parse(arguments)
     torch.set_num_threads(options.threads)
     cache = options.cache or cache_folder()
     WorldTrainer(options, cache).train(Budget(options.minutes, options.steps))
 
 
-def _options() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options, from the command line if no arguments are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=120, help="training time over all resumptions of the run")
     parser.add_argument(
@@ -68,29 +85,39 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--codec", default="codec", help="the codec's run")
     parser.add_argument("--name", default="world")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+class Frames(NamedTuple):
+    """Which latent frames of their sessions a batch shows, and how they are to be read."""
+
+    shown: tuple[int, ...]  # NUM_LATENT_FRAMES, by chunks; a gap may lie behind the sink
+    jump: int  # by how much what follows the sink is said to be later than it would be without a gap
+    learnt: tuple[int, ...]  # places among them whose chunks count: none can guess what comes right after a gap
 
 
 class WorldTrainer:
     """A transformer, its optimiser and its moving average, in a run."""
 
-    def __init__(self, options: argparse.Namespace, cache: Path) -> None:
-        self.options, self.config = options, EMBEDDED
+    def __init__(self, options: argparse.Namespace, cache: Path, config: WorldConfig = EMBEDDED) -> None:
+        self.options, self.config = options, config
         self.run = Run(cache, options.name, vars(options))
         weights = cache / "runs" / options.codec / "codec.safetensors"
         digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
-        self.codec = StreamingCodec(self.config.codec).eval().requires_grad_(False)
+        self.codec = StreamingCodec(config.codec).eval().requires_grad_(False).to(options.device)
         self.codec.load_state_dict(load_file(weights))
-        self.lessons = LessonStore(cache, DatasetSpec("train", 0), self.codec, self.config, digest)
-        self.held_out = ClipStore(cache, DatasetSpec("held_out", seed=0))
-        self.prompts = HashedWords(self.config.transformer.text_len, self.config.transformer.text_dim)
-        self.mask = teacher_mask(self.config, NUM_LATENT_FRAMES).to(options.device)
-        self.transformer = CausalWorldTransformer(self.config.transformer)
+        sizes = {"height_px": config.height_px, "width_px": config.width_px}
+        self.spec = DatasetSpec("train", 0, **sizes)
+        self.lessons = LessonStore(cache, self.spec, self.codec, config, digest)
+        self.held_out = ClipStore(cache, DatasetSpec("held_out", 0, **sizes))
+        self.prompts = HashedWords(config.transformer.text_len, config.transformer.text_dim)
+        self.transformer = CausalWorldTransformer(config.transformer)
         seed_parameters(self.transformer, options.seed)
         self._start_quietly()
         self.transformer.to(options.device)
+        attend_chunkwise(self.transformer, config, NUM_LATENT_FRAMES)
         self.optimizer = torch.optim.AdamW(
-            self.transformer.parameters(), options.rate, betas=(0.9, 0.95), weight_decay=0.01
+            self.transformer.parameters(), options.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True
         )
         self.average = MovingAverage(self.transformer, 0.998)
         state = self.run.load()
@@ -114,13 +141,20 @@ class WorldTrainer:
                     value.mul_(0.3)
 
     def train(self, budget: Budget) -> None:
-        """Step until the budget is spent, with a check every now and then."""
+        """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
+
+        Raises:
+            KeyboardInterrupt: after a SIGINT or SIGTERM; all that was trained is saved.
+        """
+        if budget.spent(self.run) >= 1 and self.export_path.exists():
+            return
+        self.lessons.prepare()
         checked_s, losses = self.run.trained_s, []
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, refresh_per_second=0.2) as progress:
+        with polite_stop() as stop, Progress(*columns, refresh_per_second=0.2) as progress:
             task = progress.add_task("world", total=1.0)
-            for spent in steps_of(self.run, budget):
-                losses.append(self._step(spent))
+            for spent, loss in steps_of(self.run, budget, self.step):
+                losses.append(loss)
                 if len(losses) == 25:
                     self.run.log(loss=float(np.mean(losses)))
                     progress.update(
@@ -130,14 +164,31 @@ class WorldTrainer:
                 if self.run.trained_s - checked_s > self.options.check_every * 60:
                     checked_s = self.run.trained_s
                     self.check()
+                if self.run.is_save_due or stop.is_made:
+                    self.save()
+                if stop.is_made:
+                    raise KeyboardInterrupt
         self.check()
 
-    def _step(self, spent: float) -> float:
+    @property
+    def export_path(self) -> Path:
+        """The moving average: what is shipped."""
+        return self.run.folder / "transformer.safetensors"
+
+    def save(self) -> None:
+        """Replace the checkpoint."""
+        state = {"transformer": self.transformer.state_dict(), "optimizer": self.optimizer.state_dict()}
+        self.run.save(**state, average=self.average.values)
+
+    def step(self, spent: float) -> float:
+        """Train on one batch; everything in it follows from the seed and the run's step. Returns the loss."""
         rng = step_generator(self.options.seed, self.run.step)
-        batch = [self.lessons.lesson(int(rng.integers(len(self.lessons)))) for _ in range(self.options.batch)]
+        frames = draw_frames(rng, self.config, self.spec.num_latent_frames)
+        batch = [self._draw_lesson(rng, frames) for _ in range(self.options.batch)]
         for group in self.optimizer.param_groups:
             group["lr"] = cosine_rate(spent, self.run.step, self.options.rate)
-        loss = self._loss(batch, rng)
+        has_own_past = spent >= OWN_PAST_FROM and rng.random() < OWN_PAST_SHARE
+        loss = self.loss(batch, frames, rng, has_own_past)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.transformer.parameters(), 1.0)
@@ -145,38 +196,43 @@ class WorldTrainer:
         self.average.update(self.transformer, self.run.step)
         return float(loss.detach())
 
-    def _loss(self, batch: list[Lesson], rng: np.random.Generator) -> Tensor:
-        config, device = self.config, self.options.device
+    def _draw_lesson(self, rng: np.random.Generator, frames: Frames) -> Lesson:
+        """A session that is long enough for these frames."""
+        lengths = [len(session.latent_frames(self.spec.num_latent_frames)) for session in SESSIONS]
+        fit = [session for session, length in enumerate(lengths) if length > frames.shown[-1]]
+        clip, session = rng.integers(self.lessons.num_clips), rng.choice(fit)
+        return self.lessons.lesson(int(clip), int(session), frames.shown)
+
+    def loss(self, batch: list[Lesson], frames: Frames, rng: np.random.Generator, has_own_past: bool) -> Tensor:
+        """How far the velocity of every chunk is from the true one, squared."""
+        device = self.options.device
         latents = torch.stack([lesson.latents for lesson in batch]).to(device)
         condition = torch.stack([lesson.condition for lesson in batch]).to(device)
-        camera = torch.stack([camera_of(lesson.cam_to_world, config) for lesson in batch]).to(device)
+        camera = torch.stack([camera_of(lesson.relative, self.config) for lesson in batch]).to(device)
+        text, prompt_of_frame = (part.to(device) for part in self._prompts(batch, rng))
+
+        def velocity(past: Tensor, noisy: Tensor, sigmas: Tensor) -> Tensor:
+            # On a GPU only: CPUs without matrix units are slower in bfloat16.
+            with torch.autocast("cuda", torch.bfloat16, enabled=torch.device(device).type == "cuda"):
+                steps = NUM_TIMESTEPS * sigmas
+                inputs = (past, noisy, condition, camera, steps, text, prompt_of_frame, frames.jump)
+                return teacher_velocity(self.transformer, self.config, None, *inputs).float()
+
+        past, learnt = latents, list(frames.learnt)
+        if has_own_past:
+            noise = torch.randn_like(latents)
+            with torch.no_grad():
+                own = noise - velocity(latents, noise, torch.ones(len(batch), NUM_LATENT_FRAMES, device=device))
+            past = latents.clone()
+            past[:, :, learnt] = own[:, :, learnt]
         sigmas = self._draw_sigmas(len(batch), rng).to(device)
         noise = torch.randn_like(latents)
-        mix = sigmas[:, None, :, None, None]
-        noisy = (1 - mix) * latents + mix * noise
-        past_sigma = torch.from_numpy(
-            rng.uniform(0, PAST_NOISE, len(batch)) * (rng.random(len(batch)) < PAST_NOISE_SHARE)
-        )
-        past_mix = past_sigma.float().to(device)[:, None, None, None, None]
-        past = (1 - past_mix) * latents + past_mix * torch.randn_like(latents)
-        text, prompt_of_frame = self._prompts(batch, rng)
-        jump = int(rng.integers(1, LONGEST_JUMP)) if rng.random() < JUMP_SHARE else 0
-        # On a GPU only: CPUs without matrix units are slower in bfloat16.
-        with torch.autocast("cuda", torch.bfloat16, enabled=torch.device(device).type == "cuda"):
-            velocity = teacher_velocity(
-                self.transformer,
-                config,
-                self.mask,
-                past,
-                noisy,
-                condition,
-                camera,
-                NUM_TIMESTEPS * sigmas,
-                text.to(device),
-                prompt_of_frame.to(device),
-                jump,
-            )
-        return (velocity.float() - (noise - latents)).square().mean()
+        noisy = _mixed(latents, noise, sigmas)
+        is_noised = rng.random(len(batch)) < PAST_NOISE_SHARE
+        past_sigmas = torch.from_numpy(rng.uniform(0, PAST_NOISE, len(batch)) * is_noised).float().to(device)
+        past = _mixed(past, torch.randn_like(latents), past_sigmas[:, None])
+        error = velocity(past, noisy, sigmas) - (noise - latents)
+        return error[:, :, learnt].square().mean()
 
     def _draw_sigmas(self, count: int, rng: np.random.Generator) -> Tensor:
         """[B, L]: one noise level a chunk."""
@@ -202,17 +258,18 @@ class WorldTrainer:
 
     def check(self) -> None:
         """Save, stream held-out walks through the real world, measure, draw."""
-        state = {"transformer": self.transformer.state_dict(), "optimizer": self.optimizer.state_dict()}
-        self.run.save(**state, average=self.average.values)
+        self.save()
         tensors = {name: value.detach().float().cpu().contiguous() for name, value in self.average.values.items()}
-        path = self.run.folder / "transformer.safetensors"
-        save_file(tensors, path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
+        unfinished = self.export_path.with_suffix(".part")
+        save_file(tensors, unfinished)
+        unfinished.replace(self.export_path)
         transformer = CausalWorldTransformer(self.config.transformer)
         transformer.load_state_dict(tensors)
-        world = World(self.config, transformer, self.codec, torch.device("cpu"), torch.float32)
+        codec = StreamingCodec(self.config.codec)
+        codec.load_state_dict(self.codec.state_dict())
+        world = World(self.config, transformer, codec, torch.device(self.options.device), torch.float32)
         quality, still, rows = [], [], []
-        for index in range(CHECK_CLIPS):
+        for index in range(min(CHECK_CLIPS, len(self.held_out))):
             truth = np.asarray(self.held_out.frames(index))
             streamed = stream_walk(world, self.held_out, index, CHECK_CHUNKS)
             quality.append(chunk_psnr(streamed, truth, self.config))
@@ -227,6 +284,26 @@ class WorldTrainer:
         save_curve(self.run.folder / "curve.png", curves)
 
 
+def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames: int) -> Frames:
+    """A session's first chunks, or its sink and then later ones: what the window of a long session holds."""
+    size, sink = config.chunk_latent_frames, config.sink_latent_frames
+    rest = NUM_LATENT_FRAMES - sink
+    gaps = range(size, num_latent_frames - NUM_LATENT_FRAMES + 1, size)
+    if not gaps or sink % size or rng.random() >= GAP_SHARE:
+        return Frames(tuple(range(NUM_LATENT_FRAMES)), 0, tuple(range(NUM_LATENT_FRAMES)))
+    gap = int(rng.choice(gaps))
+    later = int(rng.integers(LONGEST_JUMP)) if rng.random() < 0.5 else 0
+    shown = (*range(sink), *range(sink + gap, sink + gap + rest))
+    learnt = (*range(sink), *range(sink + size, NUM_LATENT_FRAMES))
+    return Frames(shown, gap + later, learnt)
+
+
+def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:
+    """[B, 16, L, h, w] at noise levels [B, L] or [B, 1]."""
+    mix = sigmas[:, None, :, None, None]
+    return (1 - mix) * clean + mix * noise
+
+
 def stream_walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> Pixels:
     """Frames of a held-out walk, streamed as a session would: [T, H, W, 3] uint8."""
     clip = clips.clip(index)
@@ -239,7 +316,7 @@ def stream_walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> 
         look = clip.variants[own.start]
         done = world.next_chunk(session, Controls(cam_to_world=poses[own], prompt=switch), lambda: None)
         session.commit(done.staged)
-        frames.append(done.frames.numpy())
+        frames.append(done.frames.cpu().numpy())
     return np.concatenate(frames)
 
 

@@ -7,9 +7,12 @@ is drawn from (seed, step) alone, so a run that was broken and resumed sees the 
 
 import json
 import math
+import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
+
+SAVE_EVERY_S = 180.0
 
 
 class Run:
@@ -28,6 +33,7 @@ class Run:
         self.settings = settings
         self.step = 0
         self.trained_s = 0.0
+        self.saved_s = 0.0  # of training time, at the last checkpoint
         (self.folder / "settings.json").write_text(json.dumps(settings, indent=2, default=str) + "\n")
 
     @property
@@ -40,6 +46,7 @@ class Run:
             return None
         state: dict[str, Any] = torch.load(self.checkpoint_path, map_location="cpu", weights_only=True)
         self.step, self.trained_s = state["step"], state["trained_s"]
+        self.saved_s = self.trained_s
         return state
 
     def save(self, **state: Any) -> None:
@@ -47,6 +54,12 @@ class Run:
         unfinished = self.checkpoint_path.with_suffix(".part")
         torch.save({**state, "step": self.step, "trained_s": self.trained_s}, unfinished)
         unfinished.replace(self.checkpoint_path)
+        self.saved_s = self.trained_s
+
+    @property
+    def is_save_due(self) -> bool:
+        """Whether SAVE_EVERY_S of training would be lost by a crash now."""
+        return self.trained_s - self.saved_s > SAVE_EVERY_S
 
     def log(self, **values: float) -> None:
         """Append a line to log.jsonl."""
@@ -77,13 +90,45 @@ class Budget:
         return run.step / self.steps if self.steps else run.trained_s / 60 / self.minutes
 
 
-def steps_of(run: Run, budget: Budget) -> Iterator[float]:
-    """Count the run's steps and its time until the budget is spent, yielding the share spent before each step."""
+def steps_of(run: Run, budget: Budget, step: Callable[[float], float]) -> Iterator[tuple[float, float]]:
+    """Take steps until the budget is spent, counting them and their time.
+
+    Args:
+        step: is told the share of the budget that is spent, and returns its loss.
+
+    Yields:
+        That share and the loss, after each step: the run may be saved then.
+    """
     while (spent := budget.spent(run)) < 1:
         began = time.monotonic()
-        yield spent
+        loss = step(spent)
         run.step += 1
         run.trained_s += time.monotonic() - began
+        yield spent, loss
+
+
+class StopWish:
+    """Whether somebody has asked the training to stop."""
+
+    is_made = False
+
+
+@contextmanager
+def polite_stop() -> Iterator[StopWish]:
+    """Take the first SIGINT or SIGTERM as a wish to stop after the running step; a second one stops at once."""
+    wish, signals = StopWish(), (signal.SIGINT, signal.SIGTERM)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if wish.is_made:
+            raise KeyboardInterrupt
+        wish.is_made = True
+
+    before = [signal.signal(each, note) for each in signals]
+    try:
+        yield wish
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
 
 
 def cosine_rate(spent: float, step: int, peak: float, warm_up_steps: int = 200, floor: float = 0.02) -> float:

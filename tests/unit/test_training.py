@@ -1,0 +1,197 @@
+"""The trainers at a size that trains in seconds: what they learn from, every gradient, resumption."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from worldmodel.world import Controls
+
+from tests.unit.worlds import TINY, tiny_world
+
+TRAINING = Path(__file__).parents[2] / "model_repository" / "denoise" / "training"
+CONFIG = TINY.replace(translation_scale=0.25)
+sys.path.append(str(TRAINING))  # the scripts there import one another by name
+
+import latents  # noqa: E402
+import teacher  # noqa: E402
+import train_codec  # noqa: E402
+import train_world  # noqa: E402
+import workbench  # noqa: E402
+from courtyard.dataset import CLIPS_PER_SHARD, DatasetSpec, shard_path  # noqa: E402
+
+SPEC = DatasetSpec("train", 0, height_px=CONFIG.height_px, width_px=CONFIG.width_px)
+ALL = tuple(range(train_world.NUM_LATENT_FRAMES))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """One shard of clips whose walks are real and whose pictures are noise that drifts, and a codec."""
+    folder = tmp_path_factory.mktemp("cache")
+    path = shard_path(folder, SPEC, 0)
+    path.parent.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    shape = (CLIPS_PER_SHARD, SPEC.num_frames, SPEC.height_px, SPEC.width_px, 3)
+    drift = rng.normal(0, 8, shape).cumsum(1) + rng.uniform(0, 255, (CLIPS_PER_SHARD, 1, *shape[2:]))
+    np.save(path, drift.clip(0, 255).astype(np.uint8))
+    (folder / "runs" / "codec").mkdir(parents=True)
+    codec = tiny_world(CONFIG).codec
+    tensors = {name: value.contiguous() for name, value in codec.state_dict().items()}
+    save_file(tensors, folder / "runs" / "codec" / "codec.safetensors")
+    return folder
+
+
+def world_trainer(cache, name, *more):
+    options = train_world.parse(["--no-compile", "--device", "cpu", "--threads", "1", "--name", name, *more])
+    return train_world.WorldTrainer(options, cache, CONFIG)
+
+
+def train(trainer, steps, budget_steps):
+    taken = workbench.steps_of(trainer.run, workbench.Budget(60, budget_steps), trainer.step)
+    return [loss for _, (_, loss) in zip(range(steps), taken, strict=False)]
+
+
+def store(cache):
+    return latents.LessonStore(cache, SPEC, tiny_world(CONFIG).codec, CONFIG, "digest")
+
+
+@pytest.mark.parametrize(("session", "start"), [(0, 0), (1, 6), (2, 12)])
+def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, start):
+    world, lessons = tiny_world(CONFIG), store(cache)
+    lesson = lessons.lesson(5, session, ALL)
+    clip = SPEC.clip(5)
+    frames = np.load(shard_path(cache, SPEC, 0))[5, 4 * start : 4 * (start + 11) + 1]
+    poses = clip.poses()[4 * start :: 4][:12]
+
+    served = world.start(frames[0], clip.variants[start])
+    conditions, cameras = [], []
+    for chunk in range(4):
+        own = slice(3 * chunk, 3 * chunk + 3)
+        controls = Controls(cam_to_world=poses[own])
+        served_camera, rays = world._steer(served, controls)
+        cameras.append(rays[0])
+        conditions.append(served.condition_of_next_chunk()[0])
+        served.camera = served_camera
+        served.next_latent_frame += 3
+
+    # Latents and conditions are kept in half precision.
+    torch.testing.assert_close(lesson.condition, torch.cat(conditions, 1), atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(latents.camera_of(lesson.relative, CONFIG), torch.cat(cameras, 1), atol=1e-5, rtol=0)
+    whole, _ = world.codec.encode(latents.to_model(frames)[None])
+    torch.testing.assert_close(lesson.latents, whole[0].transpose(0, 1), atol=2e-3, rtol=2e-3)
+    assert lesson.looks == clip.variants[start : start + 12]
+
+
+def test_a_hasty_session_makes_its_first_step_twice_as_long(cache):
+    lesson = store(cache).lesson(2, 3, ALL)
+    poses = SPEC.clip(2).poses()[::4][11:]
+    frames = np.load(shard_path(cache, SPEC, 0))[2, 44:]
+    shown = frames[[0, 2, 4, 6, 8, *range(9, 49)]]
+
+    np.testing.assert_allclose(lesson.relative[1], np.linalg.inv(poses[0]) @ poses[2], atol=1e-12)
+    np.testing.assert_allclose(lesson.relative[2], np.linalg.inv(poses[2]) @ poses[3], atol=1e-12)
+    whole, _ = tiny_world(CONFIG).codec.encode(latents.to_model(shown)[None])
+    torch.testing.assert_close(lesson.latents, whole[0].transpose(0, 1), atol=2e-3, rtol=2e-3)
+
+
+def test_lessons_with_a_gap_keep_positions_cameras_and_conditions_of_their_session(cache):
+    frames = train_world.Frames((0, 1, 2, *range(12, 21)), jump=9, learnt=(0, 1, 2, *range(6, 12)))
+    with_gap, without = store(cache).lesson(1, 0, frames.shown), store(cache).lesson(1, 0, range(24))
+    torch.testing.assert_close(with_gap.latents[:, 3:], without.latents[:, 12:21], rtol=0, atol=0)
+    torch.testing.assert_close(with_gap.condition[:, 3:], without.condition[:, 12:21], rtol=0, atol=0)
+    np.testing.assert_array_equal(with_gap.relative[3:], without.relative[12:21])
+
+
+def test_drawn_frames_are_whole_chunks_behind_an_unbroken_sink():
+    drawn = [train_world.draw_frames(np.random.default_rng(n), CONFIG, 24) for n in range(200)]
+    for frames in drawn:
+        assert len(frames.shown) == 12
+        assert frames.shown[:3] == (0, 1, 2)
+        assert frames.shown[3] % 3 == 0
+        assert frames.shown[3:] == tuple(range(frames.shown[3], frames.shown[3] + 9))
+        assert frames.shown[-1] < 24
+        assert (frames.jump > 0) == (frames.shown[3] > 3) == (3 not in frames.learnt)
+        assert frames.jump >= frames.shown[3] - 3
+    assert {frames.shown[3] for frames in drawn} == {3, 6, 9, 12, 15}
+
+
+@pytest.mark.parametrize("window", [9, 18])
+def test_attention_by_chunks_equals_attention_under_the_mask(window):
+    config = CONFIG.replace(window_latent_frames=window, sink_latent_frames=2)
+    transformer, generator = tiny_world(config).transformer, torch.Generator().manual_seed(1)
+    clean, noisy = (torch.randn(2, 16, 12, 4, 6, generator=generator) for _ in range(2))
+    inputs = (
+        torch.randn(2, 20, 12, 4, 6, generator=generator),
+        torch.randn(2, 384, 12, 4, 6, generator=generator),
+        torch.rand(2, 12, generator=generator) * 1000,
+        torch.randn(2, 2, 1, 16, generator=generator),
+        torch.tensor([[0] * 12, [0] * 6 + [1] * 6]),
+        5,
+    )
+    mask = teacher.teacher_mask(config, 12)
+    masked = teacher.teacher_velocity(transformer, config, mask, clean, noisy, *inputs)
+    teacher.attend_chunkwise(transformer, config, 12)
+    chunkwise = teacher.teacher_velocity(transformer, config, None, clean, noisy, *inputs)
+    torch.testing.assert_close(chunkwise, masked, atol=1e-4, rtol=1e-4)
+
+
+def test_every_parameter_gets_a_finite_gradient(cache):
+    trainer = world_trainer(cache, "gradients")
+    frames = train_world.Frames(ALL, 0, ALL)
+    batch = [trainer.lessons.lesson(clip, 0, ALL) for clip in range(4)]
+    trainer.loss(batch, frames, np.random.default_rng(0), has_own_past=True).backward()
+    without = [
+        name
+        for name, value in trainer.transformer.named_parameters()
+        if value.grad is None or not value.grad.isfinite().all() or not value.grad.any()
+    ]
+    assert without == []
+
+
+def test_a_resumed_run_takes_the_same_next_steps(cache):
+    whole, broken = world_trainer(cache, "whole"), world_trainer(cache, "broken")
+    wanted = train(whole, 6, budget_steps=6)
+    got = train(broken, 3, budget_steps=6)
+    broken.save()
+    resumed = world_trainer(cache, "broken")
+    assert resumed.run.step == 3
+    assert got + train(resumed, 3, budget_steps=6) == wanted
+    for name, value in whole.transformer.state_dict().items():
+        assert torch.equal(value, resumed.transformer.state_dict()[name]), name
+        assert torch.equal(whole.average.values[name], resumed.average.values[name]), name
+
+
+def test_the_loss_falls_on_one_batch_learnt_by_heart(cache):
+    trainer = world_trainer(cache, "by heart")
+    frames, batch = train_world.Frames(ALL, 0, ALL), [trainer.lessons.lesson(clip, 0, ALL) for clip in range(2)]
+    losses = []
+    for _ in range(60):
+        loss = trainer.loss(batch, frames, workbench.step_generator(0, 0), has_own_past=False)
+        trainer.optimizer.zero_grad()
+        loss.backward()
+        trainer.optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < losses[30] < losses[0]
+
+
+def test_a_codec_run_resumes_with_the_same_next_steps(cache):
+    def trainer(name):
+        options = train_codec.parse(
+            ["--device", "cpu", "--threads", "1", "--batch", "2", "--frames", "5", "--name", name]
+        )
+        return train_codec.CodecTrainer(options, cache, SPEC, SPEC, CONFIG)
+
+    wanted = train(trainer("codec whole"), 6, budget_steps=6)  # crops, then whole pictures
+    broken = trainer("codec broken")
+    got = train(broken, 3, budget_steps=6)
+    broken.save()
+    assert got + train(trainer("codec broken"), 3, budget_steps=6) == wanted
+
+
+def test_a_run_is_counted_before_it_can_be_saved(tmp_path):
+    run = workbench.Run(tmp_path, "count", {})
+    seen = [run.step for _ in workbench.steps_of(run, workbench.Budget(1, 3), lambda spent: spent)]
+    assert seen == [1, 2, 3]
