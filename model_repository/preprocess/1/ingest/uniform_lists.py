@@ -133,11 +133,14 @@ def _has_gaps(
     Args:
         after: the bytes from the one behind the first digit on, so that `after[last]` is what follows each number.
     """
+    places, places_step = last, 1
     for offset, (step, wanted) in enumerate(gap_bytes):
         if offset >= len(after):
             break  # a single short row, or not what it should be: the count of bytes tells
         # What follows the last number is not of this block; the clip is for it alone.
-        found = after[offset:].take(last[step - 1 :: step], mode="clip").reshape(-1, len(wanted))
+        if step != places_step:
+            places, places_step = np.ascontiguousarray(last[step - 1 :: step]), step
+        found = after[offset:].take(places, mode="clip").reshape(-1, len(wanted))
         found[-1, -1] = wanted[-1]
         if (found != wanted).any():
             return False

@@ -1,0 +1,494 @@
+#!/usr/bin/env python3
+"""How fast pictures come in: `preprocess` against what one would write with json, base64, Pillow and NumPy.
+
+In this process first, all checks on, then through the real server beside a null model, which takes and returns the same
+tensors without reading them: what is served may cost little more than both together. Prints tables; the last line is
+one JSON document. Knows the package `ingest` to its private functions, to say where the time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import gc
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from common import (
+    ROOT,
+    Arm,
+    Timing,
+    Wanted,
+    at_least,
+    at_most,
+    interleave,
+    machine,
+    print_document,
+    print_wanted,
+    quartiles,
+    ratio,
+)
+from numpy.typing import NDArray
+from PIL import Image
+
+# At the front: this file has the package's name.
+sys.path.insert(0, str(ROOT / "model_repository" / "preprocess" / "1"))
+from ingest import Limits, jpeg, png, read_images, uniform_lists
+from ingest.base64text import decode_base64
+from ingest.digest import image_digest
+
+Pixels = NDArray[np.uint8]
+
+PACKAGES = ("isal", "numpy", "pillow", "pybase64", "pysimdjson", "simplejpeg")
+LIMITS = Limits()
+CAMERA = (360, 640)
+SIZES = (CAMERA, (720, 1280))
+NUM_CAMERAS = 3
+JPEG_QUALITY = 90
+
+NULL_CONFIG = """
+name: "null"
+backend: "python"
+max_batch_size: 0
+input [
+  { name: "image" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "shape" data_type: TYPE_INT32 dims: [ 3 ] }
+]
+output [
+  { name: "pixels" data_type: TYPE_UINT8 dims: [ -1, -1, -1, 3 ] },
+  { name: "image_digest" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "camera_name" data_type: TYPE_STRING dims: [ -1 ] }
+]
+instance_group [ { count: 2 kind: KIND_CPU } ]
+"""
+NULL_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.outputs = {}
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        pb_utils.get_input_tensor_by_name(request, "image").as_numpy()
+        shape = tuple(pb_utils.get_input_tensor_by_name(request, "shape").as_numpy().tolist())
+        if shape not in self.outputs:
+            count = shape[0]
+            self.outputs[shape] = (
+                np.full((*shape, 3), 7, np.uint8),
+                np.array([b"0" * 32] * count, np.object_),
+                np.array([b"camera"] * count, np.object_),
+            )
+        names = ("pixels", "image_digest", "camera_name")
+        tensors = [pb_utils.Tensor(*pair) for pair in zip(names, self.outputs[shape])]
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+"""
+
+
+# The pictures, in each form
+
+
+def natural_picture(height_px: int, width_px: int, seed: int) -> Pixels:
+    """Draw UINT8 [H, W, 3] as a camera might see it: slopes of light, edged shapes, sensor noise."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height_px, 0:width_px] / height_px
+    light = np.stack([80 + 90 * x + 30 * np.sin(5 * y), 120 + 60 * y, 160 - 60 * x * y], axis=2)
+    for _ in range(12):
+        centre_y, centre_x, radius = rng.uniform(0, 1), rng.uniform(0, width_px / height_px), rng.uniform(0.03, 0.25)
+        inside = (y - centre_y) ** 2 + (x - centre_x) ** 2 < radius**2
+        light[inside] = light[inside] * 0.4 + rng.uniform(0, 150, 3)
+    return (light + rng.normal(0, 3, light.shape)).clip(0, 255).astype(np.uint8)
+
+
+def file_of(pixels: Pixels, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    options = {"quality": JPEG_QUALITY} if kind == "JPEG" else {}
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def list_of(pixels: Pixels) -> bytes:
+    """As JavaScript writes it, and most robots: without spaces."""
+    return json.dumps(pixels.tolist(), separators=(",", ":")).encode()
+
+
+def cameras_of(pictures: list[Pixels]) -> bytes:
+    cameras = {f"camera_{index}": pixels.tolist() for index, pixels in enumerate(pictures)}
+    return json.dumps(cameras, separators=(",", ":")).encode()
+
+
+def forms_of(pixels: Pixels) -> dict[str, bytes]:
+    """Each form that a client may choose for a picture."""
+    png_file, jpeg_file = file_of(pixels, "PNG"), file_of(pixels, "JPEG")
+    return {
+        "JPEG": jpeg_file,
+        "base64 JPEG": base64.b64encode(jpeg_file),
+        "PNG": png_file,
+        "base64 PNG": base64.b64encode(png_file),
+        "pixel list": list_of(pixels),
+        "pixel list, json.dumps": json.dumps(pixels.tolist()).encode(),
+        "pixel list of floats": json.dumps((pixels / 255).round(4).tolist(), separators=(",", ":")).encode(),
+    }
+
+
+# Both sides of the comparisons
+
+
+def ours(*elements: bytes) -> Pixels:
+    """Everything that a request gets which asks for all outputs."""
+    pictures = read_images(elements, None, LIMITS)
+    pictures.digests()
+    return pictures.pixels
+
+
+def ours_without_digest(*elements: bytes) -> Pixels:
+    """What a request gets that does not ask for `image_digest`, as the ensemble's."""
+    return read_images(elements, None, LIMITS).pixels
+
+
+def without_gc(way: Callable[[bytes], object], text: bytes) -> object:
+    """As nobody runs a server: the garbage collector does not visit the lists that json makes."""
+    gc.disable()
+    try:
+        return way(text)
+    finally:
+        gc.enable()
+
+
+def chained(text: bytes) -> list[Pixels]:
+    """The published way with pixel lists: one picture, or an object of cameras."""
+    return [chained_picture(picture) for picture in pictures_in(text)]
+
+
+def chained_picture(picture: list[list[list[int]]]) -> Pixels:
+    flat = bytes(chain.from_iterable(chain.from_iterable(picture)))
+    return np.frombuffer(flat, np.uint8).reshape(len(picture), len(picture[0]), 3)
+
+
+def as_arrays(text: bytes) -> list[Pixels]:
+    """The short way with pixel lists."""
+    return [np.asarray(picture, np.uint8) for picture in pictures_in(text)]
+
+
+def pictures_in(text: bytes) -> list[Any]:
+    content = json.loads(text)
+    return list(content.values()) if isinstance(content, dict) else [content]
+
+
+def by_pillow(*texts: bytes) -> list[Pixels]:
+    """The usual way with base64 of a picture file."""
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")) for text in texts]
+
+
+def check_equal(left: Pixels, right: Pixels | list[Pixels]) -> None:
+    if not np.array_equal(left, np.stack(list(right))):
+        raise SystemExit("the two sides of a comparison give different pixels")
+
+
+# In this process
+
+
+def compare_lists(num_rounds: int) -> dict[str, Any]:
+    pictures = [natural_picture(*CAMERA, seed) for seed in range(NUM_CAMERAS)]
+    texts = {
+        "1 camera": list_of(pictures[0]),
+        "1 camera, json.dumps": json.dumps(pictures[0].tolist()).encode(),
+        f"{NUM_CAMERAS} cameras": cameras_of(pictures),
+    }
+    results = {}
+    for name, text in texts.items():
+        check_equal(ours(text), chained(text))
+        arms = {
+            "ours": Arm(partial(ours, text)),
+            "json + chain": Arm(partial(chained, text)),
+            "json + asarray": Arm(partial(as_arrays, text)),
+            "same, no GC": Arm(partial(without_gc, chained, text)),
+        }
+        results[name] = compare(f"pixel list, {name}", len(text), arms, num_rounds)
+    return results
+
+
+def compare_files(num_rounds: int) -> dict[str, Any]:
+    pictures = [natural_picture(*CAMERA, seed) for seed in range(NUM_CAMERAS)]
+    results = {}
+    for kind in ("PNG", "JPEG"):
+        texts = [base64.b64encode(file_of(pixels, kind)) for pixels in pictures]
+        for count in (1, NUM_CAMERAS):
+            sent = texts[:count]
+            check_equal(ours(*sent), by_pillow(*sent))
+            arms = {
+                "ours": Arm(partial(ours, *sent), loops=3),
+                "base64 + Pillow": Arm(partial(by_pillow, *sent), loops=3),
+                "ours, no digest": Arm(partial(ours_without_digest, *sent), loops=3),
+            }
+            name = f"base64 {kind}, {count} camera{'s' * (count > 1)}"
+            results[name] = compare(name, sum(map(len, sent)), arms, num_rounds)
+    text = base64.b64encode(file_of(pictures[0], "PNG"))
+    arms = {
+        "ours": Arm(lambda: decode_base64(text, "image[0]"), loops=50),
+        "base64": Arm(lambda: base64.b64decode(text), loops=5),
+    }
+    results["base64 alone"] = compare("base64 alone, of a PNG", len(text), arms, num_rounds)
+    return results
+
+
+def compare(title: str, num_bytes: int, arms: dict[str, Arm], num_rounds: int) -> dict[str, Any]:
+    timings = interleave(arms, num_rounds)
+    print(f"\n{title}, {num_bytes / 1e6:.2f} MB")
+    result: dict[str, Any] = {"bytes": num_bytes, "arms": {}, "times_faster": {}}
+    for name, timing in timings.items():
+        result["arms"][name] = timing.summary()
+        line = f"  {name:16s} {timing}"
+        if not name.startswith("ours"):
+            faster = result["times_faster"][name] = ratio(timing, timings["ours"])
+            line += f"   ours is {faster['median']:.2f} times faster ({faster['p25']:.2f}-{faster['p75']:.2f})"
+        print(line)
+    return result
+
+
+def list_stages() -> dict[str, Arm]:
+    """What reading one camera's pixel list is made of; private functions on their own."""
+    pixels = natural_picture(*CAMERA, 0)
+    text = list_of(pixels)
+    layout = uniform_lists._read_layout(text)
+    assert layout is not None
+    gap_bytes = uniform_lists._gap_bytes(layout)
+    stored = np.frombuffer(text, np.uint8)[layout.start - 2 : layout.end + 1]
+    digits = stored - np.uint8(48) < 10
+    last = np.flatnonzero(digits[2:-1] > digits[3:])
+    num_digits = int(np.count_nonzero(digits))
+    # In one piece each; the real thing works through blocks that fit the cache, and so is faster than the sum.
+    return {
+        "a plain pass over the bytes": Arm(lambda: np.frombuffer(text, np.uint8).max(), loops=5),
+        "a copy of the bytes": Arm(lambda: bytearray(text), loops=5),
+        "all of it": Arm(lambda: ours(text)),
+        "list to array": Arm(lambda: uniform_lists.read_uniform_list(text, LIMITS.max_pixels_per_picture)),
+        "  of it checks between numbers": Arm(
+            lambda: uniform_lists._has_gaps(stored[3:], last, num_digits, layout, gap_bytes)
+        ),
+        "  of it the search for numbers": Arm(lambda: np.flatnonzero(digits[2:-1] > digits[3:])),
+        "digest": Arm(lambda: image_digest(pixels)),
+    }
+
+
+def file_stages(kind: str) -> dict[str, Arm]:
+    """What reading a camera's base64 PNG or JPEG is made of."""
+    pixels = natural_picture(*CAMERA, 0)
+    data = file_of(pixels, kind)
+    text = base64.b64encode(data)
+    stages = {
+        "a plain pass over the pixels": Arm(lambda: pixels.max(), loops=5),
+        "all of it": Arm(lambda: ours(text)),
+        "base64": Arm(lambda: decode_base64(text, ""), loops=20),
+        "digest": Arm(lambda: image_digest(pixels)),
+    }
+    if kind == "JPEG":
+        file = jpeg._read_segments(data, "", LIMITS)
+        stages["segments, size"] = Arm(lambda: jpeg._read_segments(data, "", LIMITS), loops=5)
+        stages["libjpeg-turbo"] = Arm(lambda: simplejpeg.decode_jpeg(file.pixel_data, "RGB"))
+        return stages
+    header = png._read_header(data, "")
+    lines = png._read_chunks(data, header, "")[1]
+    stages["chunks, checksums"] = Arm(lambda: sum(len(body) for _, body in png._chunks(data, "")), loops=5)
+    stages["chunks and inflation"] = Arm(lambda: png._read_chunks(data, header, ""))
+    stages["line filters"] = Arm(lambda: png._unpack(header, lines, ""))
+    return stages
+
+
+def show_stages(num_rounds: int) -> dict[str, Any]:
+    results = {}
+    for name, arms in (
+        ("pixel list", list_stages()),
+        ("base64 PNG", file_stages("PNG")),
+        ("base64 JPEG", file_stages("JPEG")),
+    ):
+        timings = interleave(arms, num_rounds)
+        plain = next(iter(timings.values()))
+        print(f"\nwhat a {name} is made of, 1 camera")
+        for stage, timing in timings.items():
+            print(f"  {stage:32s} {timing}   {ratio(timing, plain)['median']:6.1f} plain passes")
+        results[name] = {stage.strip(): timing.summary() for stage, timing in timings.items()}
+    return results
+
+
+def show_costs(num_rounds: int) -> dict[str, Any]:
+    """One picture in each form and size."""
+    results: dict[str, Any] = {}
+    for size in SIZES:
+        forms = forms_of(natural_picture(*size, 0))
+        timings = interleave({name: Arm(partial(ours, sent)) for name, sent in forms.items()}, num_rounds)
+        print(f"\ncost of one picture of {size[0]}x{size[1]}")
+        for name, timing in timings.items():
+            print(f"  {name:24s} {len(forms[name]) / 1e6:7.2f} MB {timing}")
+        results[f"{size[0]}x{size[1]}"] = {
+            name: {"bytes": len(forms[name]), **timing.summary()} for name, timing in timings.items()
+        }
+    return results
+
+
+# Through the server
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request's elements and the shape of the pixels that come back."""
+
+    elements: list[bytes]
+    shape: tuple[int, int, int]
+
+
+def requests_to_serve() -> dict[str, Sent]:
+    pictures = [natural_picture(*CAMERA, seed) for seed in range(NUM_CAMERAS)]
+    one, three = (1, *CAMERA), (NUM_CAMERAS, *CAMERA)
+    png_texts, jpeg_texts = ([base64.b64encode(file_of(p, kind)) for p in pictures] for kind in ("PNG", "JPEG"))
+    return {
+        "pixel list, 1 camera": Sent([list_of(pictures[0])], one),
+        f"pixel list, {NUM_CAMERAS} cameras": Sent([cameras_of(pictures)], three),
+        "base64 PNG, 1 camera": Sent(png_texts[:1], one),
+        f"base64 PNG, {NUM_CAMERAS} cameras": Sent(png_texts, three),
+        "base64 JPEG, 1 camera": Sent(jpeg_texts[:1], one),
+        f"base64 JPEG, {NUM_CAMERAS} cameras": Sent(jpeg_texts, three),
+    }
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[dict[str, Any]]:
+    """`preprocess` and the null model on a server of their own; its addresses."""
+    with tempfile.TemporaryDirectory(prefix="worldstream-perf-") as folder:
+        repository = Path(folder, "models")
+        ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
+        shutil.copytree(ROOT / "model_repository" / "preprocess", repository / "preprocess", ignore=ignored)
+        (repository / "null" / "1").mkdir(parents=True)
+        (repository / "null" / "config.pbtxt").write_text(NULL_CONFIG, encoding="utf-8")
+        (repository / "null" / "1" / "model.py").write_text(NULL_MODEL, encoding="utf-8")
+        command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
+        with Path(folder, "server.log").open("w+", encoding="utf-8") as log:
+            launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            try:
+                assert launcher.stdout is not None
+                line = launcher.stdout.readline()
+                if not line:
+                    log.seek(0)
+                    raise SystemExit("the server did not start:\n" + log.read()[-3000:])
+                yield json.loads(line)
+            finally:
+                launcher.send_signal(signal.SIGTERM)
+                launcher.wait()
+
+
+def infer(client_kind: Any, client: Any, model: str, sent: Sent) -> Any:
+    inputs = [client_kind.InferInput("image", [len(sent.elements)], "BYTES")]
+    inputs[0].set_data_from_numpy(np.array(sent.elements, np.object_))
+    if model == "null":
+        inputs.append(client_kind.InferInput("shape", [3], "INT32"))
+        inputs[1].set_data_from_numpy(np.array(sent.shape, np.int32))
+    return client.infer(model, inputs).as_numpy("pixels")
+
+
+def compare_served(num_rounds: int) -> dict[str, Any]:
+    import tritonclient.grpc as grpcclient
+    import tritonclient.http as httpclient
+
+    results: dict[str, Any] = {}
+    with running_server() as server:
+        for transport, kind in (("grpc", grpcclient), ("http", httpclient)):
+            with kind.InferenceServerClient(server[transport]) as client:
+                print(f"\nserved over {transport}")
+                results[transport] = {
+                    name: compare_one_served(name, kind, client, sent, num_rounds)
+                    for name, sent in requests_to_serve().items()
+                }
+    return results
+
+
+def compare_one_served(name: str, kind: Any, client: Any, sent: Sent, num_rounds: int) -> dict[str, Any]:
+    check_equal(infer(kind, client, "preprocess", sent), ours(*sent.elements))
+    timings = interleave(
+        {
+            "in process": Arm(lambda: ours(*sent.elements), loops=2),
+            "null": Arm(lambda: infer(kind, client, "null", sent), loops=2),
+            "served": Arm(lambda: infer(kind, client, "preprocess", sent), loops=2),
+        },
+        num_rounds,
+    )
+    low, median, high = quartiles(overheads(timings))
+    print(
+        f"  {name:24s} served {timings['served'].summary()['ms']:7.2f} ms = {median:.2f} ({low:.2f}-{high:.2f}) times "
+        f"in process {timings['in process'].summary()['ms']:.2f} + null {timings['null'].summary()['ms']:.2f}"
+    )
+    return {
+        "arms": {arm: timing.summary() for arm, timing in timings.items()},
+        "served_over_sum": {"median": round(median, 3), "p25": round(low, 3), "p75": round(high, 3)},
+    }
+
+
+def overheads(timings: Mapping[str, Timing]) -> list[float]:
+    rounds = zip(timings["served"].wall_ms, timings["in process"].wall_ms, timings["null"].wall_ms, strict=True)
+    return [served / (in_process + null) for served, in_process, null in rounds]
+
+
+# What is wanted
+
+
+def judge(results: Mapping[str, Any]) -> list[Wanted]:
+    lists, files = results["lists"], results["files"]
+    wanted = [
+        at_least(
+            f"pixel list, {name}: times faster than json + chain", entry["times_faster"]["json + chain"]["median"], 8
+        )
+        for name, entry in lists.items()
+    ]
+    wanted += [
+        at_least(f"{name}: times faster than base64 + Pillow", entry["times_faster"]["base64 + Pillow"]["median"], 1.25)
+        for name, entry in files.items()
+        if name.startswith("base64 PNG")
+    ]
+    alone = files["base64 alone"]["times_faster"]["base64"]["median"]
+    wanted.append(at_least("base64 alone: times faster than base64.b64decode", alone, 10))
+    for transport, forms in results.get("served", {}).items():
+        worst = max(forms, key=lambda name: forms[name]["served_over_sum"]["median"])
+        what = f"served over {transport}, worst form ({worst}): times in process + null model"
+        wanted.append(at_most(what, forms[worst]["served_over_sum"]["median"], 1.3))
+    return wanted
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="of each comparison (default 15)")
+    parser.add_argument("--no-server", action="store_true", help="only in this process")
+    options = parser.parse_args()
+    measured_on = machine(PACKAGES)  # before we are its load
+    results: dict[str, Any] = {
+        "lists": compare_lists(options.rounds),
+        "files": compare_files(options.rounds),
+        "stages": show_stages(options.rounds),
+        "cost": show_costs(options.rounds),
+    }
+    if not options.no_server:
+        results["served"] = compare_served(options.rounds)
+    wanted = judge(results)
+    print_wanted(wanted)
+    print_document("ingest", measured_on, results, wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
