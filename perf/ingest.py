@@ -10,153 +10,44 @@ from __future__ import annotations
 
 import argparse
 import base64
-import contextlib
 import gc
 import io
 import json
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import simplejpeg
-from common import (
-    ROOT,
-    Arm,
-    Timing,
-    Wanted,
-    at_least,
-    at_most,
-    interleave,
-    machine,
-    print_document,
-    print_wanted,
-    quartiles,
-    ratio,
+from common import Arm, Wanted, at_least, at_most, interleave, machine, print_document, print_wanted, ratio
+from ingest_forms import (
+    CAMERA,
+    LIMITS,
+    NUM_CAMERAS,
+    Pixels,
+    cameras_of,
+    check_equal,
+    file_of,
+    forms_of,
+    list_of,
+    natural_picture,
+    ours,
 )
-from numpy.typing import NDArray
+from ingest_served import compare_served
 from PIL import Image
 
-# At the front: this file has the package's name.
-sys.path.insert(0, str(ROOT / "model_repository" / "preprocess" / "1"))
-from ingest import Limits, jpeg, png, read_images, uniform_lists
+# isort: split
+# The package, not this file: `ingest_forms` has put it first on the path.
+from ingest import jpeg, png, read_images, uniform_lists
 from ingest.base64text import decode_base64
 from ingest.digest import image_digest
 
-Pixels = NDArray[np.uint8]
-
 PACKAGES = ("isal", "numpy", "pillow", "pybase64", "pysimdjson", "simplejpeg")
-LIMITS = Limits()
-CAMERA = (360, 640)
 SIZES = (CAMERA, (720, 1280))
-NUM_CAMERAS = 3
-JPEG_QUALITY = 90
-
-NULL_CONFIG = """
-name: "null"
-backend: "python"
-max_batch_size: 0
-input [
-  { name: "image" data_type: TYPE_STRING dims: [ -1 ] },
-  { name: "shape" data_type: TYPE_INT32 dims: [ 3 ] }
-]
-output [
-  { name: "pixels" data_type: TYPE_UINT8 dims: [ -1, -1, -1, 3 ] },
-  { name: "image_digest" data_type: TYPE_STRING dims: [ -1 ] },
-  { name: "camera_name" data_type: TYPE_STRING dims: [ -1 ] }
-]
-instance_group [ { count: 2 kind: KIND_CPU } ]
-"""
-NULL_MODEL = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.outputs = {}
-
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        pb_utils.get_input_tensor_by_name(request, "image").as_numpy()
-        shape = tuple(pb_utils.get_input_tensor_by_name(request, "shape").as_numpy().tolist())
-        if shape not in self.outputs:
-            count = shape[0]
-            self.outputs[shape] = (
-                np.full((*shape, 3), 7, np.uint8),
-                np.array([b"0" * 32] * count, np.object_),
-                np.array([b"camera"] * count, np.object_),
-            )
-        names = ("pixels", "image_digest", "camera_name")
-        tensors = [pb_utils.Tensor(*pair) for pair in zip(names, self.outputs[shape])]
-        return pb_utils.InferenceResponse(output_tensors=tensors)
-"""
-
-
-# The pictures, in each form
-
-
-def natural_picture(height_px: int, width_px: int, seed: int) -> Pixels:
-    """Draw UINT8 [H, W, 3] as a camera might see it: slopes of light, edged shapes, sensor noise."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[0:height_px, 0:width_px] / height_px
-    light = np.stack([80 + 90 * x + 30 * np.sin(5 * y), 120 + 60 * y, 160 - 60 * x * y], axis=2)
-    for _ in range(12):
-        centre_y, centre_x, radius = rng.uniform(0, 1), rng.uniform(0, width_px / height_px), rng.uniform(0.03, 0.25)
-        inside = (y - centre_y) ** 2 + (x - centre_x) ** 2 < radius**2
-        light[inside] = light[inside] * 0.4 + rng.uniform(0, 150, 3)
-    return (light + rng.normal(0, 3, light.shape)).clip(0, 255).astype(np.uint8)
-
-
-def file_of(pixels: Pixels, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    options = {"quality": JPEG_QUALITY} if kind == "JPEG" else {}
-    Image.fromarray(pixels).save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def list_of(pixels: Pixels) -> bytes:
-    """As JavaScript writes it, and most robots: without spaces."""
-    return json.dumps(pixels.tolist(), separators=(",", ":")).encode()
-
-
-def cameras_of(pictures: list[Pixels]) -> bytes:
-    cameras = {f"camera_{index}": pixels.tolist() for index, pixels in enumerate(pictures)}
-    return json.dumps(cameras, separators=(",", ":")).encode()
-
-
-def forms_of(pixels: Pixels) -> dict[str, bytes]:
-    """Each form that a client may choose for a picture."""
-    png_file, jpeg_file = file_of(pixels, "PNG"), file_of(pixels, "JPEG")
-    return {
-        "JPEG": jpeg_file,
-        "base64 JPEG": base64.b64encode(jpeg_file),
-        "PNG": png_file,
-        "base64 PNG": base64.b64encode(png_file),
-        "pixel list": list_of(pixels),
-        "pixel list, json.dumps": json.dumps(pixels.tolist()).encode(),
-        "pixel list of floats": json.dumps((pixels / 255).round(4).tolist(), separators=(",", ":")).encode(),
-    }
-
 
 # Both sides of the comparisons
-
-
-def ours(*elements: bytes) -> Pixels:
-    """Everything that a request gets which asks for all outputs."""
-    pictures = read_images(elements, None, LIMITS)
-    pictures.digests()
-    return pictures.pixels
 
 
 def ours_without_digest(*elements: bytes) -> Pixels:
@@ -196,11 +87,6 @@ def pictures_in(text: bytes) -> list[Any]:
 def by_pillow(*texts: bytes) -> list[Pixels]:
     """The usual way with base64 of a picture file."""
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")) for text in texts]
-
-
-def check_equal(left: Pixels, right: Pixels | list[Pixels]) -> None:
-    if not np.array_equal(left, np.stack(list(right))):
-        raise SystemExit("the two sides of a comparison give different pixels")
 
 
 # In this process
@@ -342,107 +228,6 @@ def show_costs(num_rounds: int) -> dict[str, Any]:
             name: {"bytes": len(forms[name]), **timing.summary()} for name, timing in timings.items()
         }
     return results
-
-
-# Through the server
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One request's elements and the shape of the pixels that come back."""
-
-    elements: list[bytes]
-    shape: tuple[int, int, int]
-
-
-def requests_to_serve() -> dict[str, Sent]:
-    pictures = [natural_picture(*CAMERA, seed) for seed in range(NUM_CAMERAS)]
-    one, three = (1, *CAMERA), (NUM_CAMERAS, *CAMERA)
-    png_texts, jpeg_texts = ([base64.b64encode(file_of(p, kind)) for p in pictures] for kind in ("PNG", "JPEG"))
-    return {
-        "pixel list, 1 camera": Sent([list_of(pictures[0])], one),
-        f"pixel list, {NUM_CAMERAS} cameras": Sent([cameras_of(pictures)], three),
-        "base64 PNG, 1 camera": Sent(png_texts[:1], one),
-        f"base64 PNG, {NUM_CAMERAS} cameras": Sent(png_texts, three),
-        "base64 JPEG, 1 camera": Sent(jpeg_texts[:1], one),
-        f"base64 JPEG, {NUM_CAMERAS} cameras": Sent(jpeg_texts, three),
-    }
-
-
-@contextlib.contextmanager
-def running_server() -> Iterator[dict[str, Any]]:
-    """`preprocess` and the null model on a server of their own; its addresses."""
-    with tempfile.TemporaryDirectory(prefix="worldstream-perf-") as folder:
-        repository = Path(folder, "models")
-        ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
-        shutil.copytree(ROOT / "model_repository" / "preprocess", repository / "preprocess", ignore=ignored)
-        (repository / "null" / "1").mkdir(parents=True)
-        (repository / "null" / "config.pbtxt").write_text(NULL_CONFIG, encoding="utf-8")
-        (repository / "null" / "1" / "model.py").write_text(NULL_MODEL, encoding="utf-8")
-        command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
-        with Path(folder, "server.log").open("w+", encoding="utf-8") as log:
-            launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-            try:
-                assert launcher.stdout is not None
-                line = launcher.stdout.readline()
-                if not line:
-                    log.seek(0)
-                    raise SystemExit("the server did not start:\n" + log.read()[-3000:])
-                yield json.loads(line)
-            finally:
-                launcher.send_signal(signal.SIGTERM)
-                launcher.wait()
-
-
-def infer(client_kind: Any, client: Any, model: str, sent: Sent) -> Any:
-    inputs = [client_kind.InferInput("image", [len(sent.elements)], "BYTES")]
-    inputs[0].set_data_from_numpy(np.array(sent.elements, np.object_))
-    if model == "null":
-        inputs.append(client_kind.InferInput("shape", [3], "INT32"))
-        inputs[1].set_data_from_numpy(np.array(sent.shape, np.int32))
-    return client.infer(model, inputs).as_numpy("pixels")
-
-
-def compare_served(num_rounds: int) -> dict[str, Any]:
-    import tritonclient.grpc as grpcclient
-    import tritonclient.http as httpclient
-
-    results: dict[str, Any] = {}
-    with running_server() as server:
-        for transport, kind in (("grpc", grpcclient), ("http", httpclient)):
-            with kind.InferenceServerClient(server[transport]) as client:
-                print(f"\nserved over {transport}")
-                results[transport] = {
-                    name: compare_one_served(name, kind, client, sent, num_rounds)
-                    for name, sent in requests_to_serve().items()
-                }
-    return results
-
-
-def compare_one_served(name: str, kind: Any, client: Any, sent: Sent, num_rounds: int) -> dict[str, Any]:
-    check_equal(infer(kind, client, "preprocess", sent), ours(*sent.elements))
-    timings = interleave(
-        {
-            "in process": Arm(lambda: ours(*sent.elements), loops=2),
-            "null": Arm(lambda: infer(kind, client, "null", sent), loops=2),
-            "served": Arm(lambda: infer(kind, client, "preprocess", sent), loops=2),
-        },
-        num_rounds,
-    )
-    low, median, high = quartiles(overheads(timings))
-    print(
-        f"  {name:24s} served {timings['served'].summary()['ms']:7.2f} ms = {median:.2f} ({low:.2f}-{high:.2f}) times "
-        f"in process {timings['in process'].summary()['ms']:.2f} + null {timings['null'].summary()['ms']:.2f}"
-    )
-    return {
-        "arms": {arm: timing.summary() for arm, timing in timings.items()},
-        "served_over_sum": {"median": round(median, 3), "p25": round(low, 3), "p75": round(high, 3)},
-    }
-
-
-def overheads(timings: Mapping[str, Timing]) -> list[float]:
-    rounds = zip(timings["served"].wall_ms, timings["in process"].wall_ms, timings["null"].wall_ms, strict=True)
-    return [served / (in_process + null) for served, in_process, null in rounds]
 
 
 # What is wanted
