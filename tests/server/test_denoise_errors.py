@@ -112,7 +112,7 @@ def test_a_bad_input_is_named(
         ({"session": "x" * 129, "session_start": True}, ("'session'", "string of 1 to 128 characters")),
         ({"session": "a", "session_end": 1}, ("'session_end'", "true or false", "got 1")),
         ({"sequence_id": 2999, "session": "a"}, ("'session'", "sequence_id")),
-        ({"colour": "red"}, ("'colour'", "unknown", "fit")),
+        ({"colour": "red"}, ("'colour'", "neither an input", "fit")),
         ({"fit": "squeeze"}, ("'fit'", "crop or stretch", "got 'squeeze'")),
     ],
 )

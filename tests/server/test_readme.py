@@ -1,5 +1,6 @@
 """Every snippet of the README that calls the server, run as it stands there, on this server's ports."""
 
+import json
 import os
 import re
 import subprocess
@@ -23,7 +24,7 @@ def run(server, name, folder):
     language, code = snippets()[name]
     for usual, here in (("8000", server.http), ("8001", server.grpc), ("8002", server.metrics)):
         code = code.replace(f"localhost:{usual}", here)
-    code = code.replace(" orbit.mp4", f" {folder}/orbit.mp4").replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    code = code.replace(" demo/orbit.mp4", f" {folder}/orbit.mp4").replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
     # The command line's default server is at Triton's usual port; this variable says otherwise.
     environment = os.environ | {"WORLDSTREAM_GRPC": server.grpc}
@@ -33,13 +34,29 @@ def run(server, name, folder):
 
 
 def test_every_way_to_call_it_has_a_snippet():
-    assert set(snippets()) == {"curl", "python", "cli", "triton"}
+    assert set(snippets()) == {"curl", "curl_session", "curl_preprocess", "python", "cli", "triton"}
 
 
 def test_curl_streams_events(server, tmp_path):
     out = run(server, "curl", tmp_path)
     assert out.startswith("data: {")
     assert '"frame_index":[0,1,2,3,4,5,6,7,8]' in out
+
+
+def test_curl_goes_on_with_a_session_and_ends_it(server, tmp_path):
+    out = run(server, "curl_session", tmp_path)
+    assert out.count("data: {") == 3
+    assert '"chunk":[0,0,1]' in out
+    assert '"chunk":[1,0,1]' in out
+    assert out.rstrip().endswith("}")
+    assert '"frames":[]' in out.rpartition("data: ")[2]
+
+
+def test_curl_turns_two_cameras_into_pixels(server, tmp_path):
+    outputs = {each["name"]: each for each in json.loads(run(server, "curl_preprocess", tmp_path))["outputs"]}
+    assert outputs["pixels"]["shape"] == [2, 1, 2, 3]
+    assert outputs["pixels"]["data"] == [255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9]
+    assert outputs["camera_name"]["data"] == ["wrist", "left"]
 
 
 def test_the_python_client_walks_and_then_turns(server, tmp_path):

@@ -190,7 +190,7 @@ def test_http_and_grpc_share_a_session(server: Any) -> None:
         ({"image": IMAGE_TEXT, "actions": ["q"]}, "INVALID_INPUT: actions: frame 0"),
         ({"num_chunks": 1}, "INVALID_INPUT: image: wanted at least one picture, came none"),
         ({"image": IMAGE_TEXT, "parameters": {"session": 0}}, "INVALID_INPUT: parameter 'session'"),
-        ({"image": IMAGE_TEXT, "colour": "red"}, "INVALID_INPUT: parameter 'colour' is unknown"),
+        ({"image": IMAGE_TEXT, "colour": "red"}, "INVALID_INPUT: 'colour' is neither an input"),
     ],
 )
 def test_http_errors_are_one_event_that_names_the_input(server: Any, body: dict[str, Any], words: str) -> None:

@@ -215,3 +215,10 @@ def test_intrinsics_must_be_finite_with_positive_focal_lengths():
 def test_an_unknown_key_is_refused_by_name():
     with pytest.raises(InvalidInputError, match="actions: frame 2: key 'x' is unknown"):
         cam.parse_actions(["w", "", "wx"])
+
+
+def test_a_key_that_comes_twice_in_one_entry_was_meant_for_two():
+    with pytest.raises(
+        InvalidInputError, match="actions: frame 1: key 'w' comes twice; wanted one entry a latent frame"
+    ):
+        cam.parse_actions(["w", "wlw"])

@@ -160,7 +160,7 @@ def test_the_longest_step_spans_chunks():
             "parameter 'session_start': wanted true or false, got 'yes'",
         ),
         (Envelope("a", parameters={"session": "b"}), {}, "parameter 'session': this request carries a sequence_id"),
-        (Envelope(parameters={"sesion": "b"}), {"pixels": PIXELS}, "parameter 'sesion' is unknown"),
+        (Envelope(parameters={"sesion": "b"}), {"pixels": PIXELS}, "'sesion' is neither an input (pixels, "),
         (Envelope(parameters={"fit": "squeeze"}), {"pixels": PIXELS}, "parameter 'fit': wanted crop or stretch"),
         (Envelope("a", parameters={"fit": "crop"}), {}, "parameter 'fit': is set when a session starts"),
     ],
@@ -190,7 +190,7 @@ def test_what_passes_a_limit_is_too_large(tensors, says):
 def test_a_clients_own_words_are_cut_short_in_a_message():
     with pytest.raises(InvalidInputError) as caught:
         parse(Envelope(parameters={"ü" * 10_000: 1}), pixels=PIXELS)
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 600
     assert str(caught.value).isascii()
 
 

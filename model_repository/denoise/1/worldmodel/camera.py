@@ -186,6 +186,10 @@ def parse_actions(actions: Sequence[str]) -> None:
                 raise InvalidInputError(
                     f"actions: frame {frame}: key {key!r} is unknown; wanted w a s d to move, i j k l to look"
                 )
+            if pressed.count(key) > 1:
+                raise InvalidInputError(
+                    f"actions: frame {frame}: key {key!r} comes twice; wanted one entry a latent frame, each key once"
+                )
 
 
 def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Array, CameraState]:

@@ -34,6 +34,19 @@ STEP_CACHE = {
     "step_cache_last_blocks": (int,),
 }
 PARAMETERS = ("fit", "session", "session_start", "session_end", *STEP_CACHE)
+INPUTS = (
+    "pixels",
+    "image and size of world",
+    "cam_to_world",
+    "intrinsics",
+    "translation_scale",
+    "actions",
+    "prompt",
+    "num_chunks",
+    "num_steps",
+    "seed",
+    "event_id",
+)
 # HTTP `generate` hands Triton's sequence fields over as parameters, and sets no correlation id.
 ALIASES = ("sequence_id", "sequence_start", "sequence_end")
 SESSION_NAMES = ("session", "session_start", "session_end", *ALIASES)
@@ -156,7 +169,9 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
     for name in parameters:
         # Triton's own, and forwarded headers, are not ours to judge.
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
-            raise InvalidInputError(f"parameter {_shown(name)} is unknown; wanted one of {', '.join(PARAMETERS)}")
+            raise InvalidInputError(
+                f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter ({', '.join(PARAMETERS)})"
+            )
     if envelope.correlation_id not in (0, ""):
         for name in SESSION_NAMES:
             if name in parameters:
