@@ -18,6 +18,7 @@ import json
 import os
 import queue
 import random
+import re
 import resource
 import shutil
 import signal
@@ -26,12 +27,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 HOST = "127.0.0.1"
 USUAL_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -41,6 +44,9 @@ SUPPORTED_PYTHONS = ("3.11", "3.12")
 NO_HTTP_PROXY = urllib.request.ProxyHandler({})
 GRPC_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
 STOP_GRACE_S = 10.0
+PATIENCE_S = 15.0  # a wait says so this often
+DEAD_MODEL_GRACE_S = 5.0  # how long the server may take to notice that a model's process has ended
+LOG_TAIL_LINES = 40
 STACK_BYTES = 256 << 20  # an HTTP JSON body from about 4 MB overruns the usual 8 MiB and kills the server
 SHM_BYTES = 16 << 20  # a model's shared memory region at first: some frames, so that it need not grow while serving
 # A 16 x 16 picture of one colour.
@@ -177,8 +183,12 @@ def override_config(path: Path, model: str, values: dict[str, str]) -> str:
     return str(text_format.MessageToString(config))
 
 
-def overridden_repository(repository: Path, settings: list[str], config_name: str, workdir: Path) -> Path:
-    """A repository of links to the given one, whose changed config.pbtxt files are its own."""
+def linked_repository(repository: Path, settings: list[str], config_name: str, workdir: Path) -> Path:
+    """A repository of links to the given one, whose changed config.pbtxt files are its own.
+
+    It is served even where nothing changes: the server starts each model's process through a command line that falls
+    apart where the repository's path holds a space.
+    """
     overrides = parse_overrides(settings)
     models = sorted(path for path in repository.iterdir() if path.is_dir())
     unknown = overrides.keys() - {model.name for model in models}
@@ -222,9 +232,11 @@ def choose_ports(given: dict[str, int | None], is_free_wanted: bool) -> dict[str
             port = next(port for port in candidates if can_bind(port))
         port = usual if port is None else port
         if port in ports.values() or not can_bind(port):
+            # Free ports replace only those that nobody has named.
+            free = "" if given[service] is not None else " or --free-ports (make serve SERVE_ARGS=--free-ports)"
             raise ServeError(
                 f"port {port} ({service}) on {HOST} is in use: stop what listens there, "
-                f"or pass --{service}-port or --free-ports"
+                f"or pass another --{service}-port{free}"
             )
         ports[service] = port
     return ports
@@ -290,6 +302,99 @@ def python_env_folders() -> set[Path]:
     return set(Path("/tmp").glob("python_env_*"))
 
 
+def make_workdir() -> Path:
+    """A new temporary folder whose path holds no whitespace, whatever TMPDIR says."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="worldstream-serve-", dir=usual if len(usual.split()) == 1 else "/tmp"))
+
+
+class ServerLog:
+    """Takes what the server says: forwards it to a file, remembers its end and which models it says are loaded."""
+
+    def __init__(self, source: IO[bytes], target: IO[bytes] | None) -> None:
+        self.loaded: set[str] = set()
+        self._tail: deque[bytes] = deque(maxlen=LOG_TAIL_LINES)
+        self._source = source
+        self._target = target
+        self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
+        self._reader.start()
+
+    def tail(self) -> str:
+        """The last lines, once the server has said all or a moment has passed."""
+        self._reader.join(1.0)
+        return b"".join(self._tail.copy()).decode("utf-8", errors="replace")
+
+    def _read(self) -> None:
+        for line in self._source:
+            self._tail.append(line)
+            if found := re.search(rb"successfully loaded '([^']+)'", line):
+                self.loaded.add(found[1].decode())
+            if self._target is not None:
+                with contextlib.suppress(OSError):  # a reader that went away must not block the server
+                    self._target.write(line)
+                    self._target.flush()
+
+
+def model_processes(server_pid: int) -> dict[int, bool]:
+    """The server's processes of models, by pid, and whether each one runs; one that ended may be missing here."""
+    processes = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            state, parent, *_ = rest.split()
+            if int(parent) == server_pid and "(triton_python" in name:
+                processes[int(path.parent.name)] = state not in "ZX"
+    return processes
+
+
+def model_of(pid: int, models: set[str]) -> str:
+    """The model that this process runs, from its command line; "" where that cannot be read any more."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return next((name for name in models if f"/{name}/1/model.py" in command), "")
+
+
+class ModelWatch:
+    """Notices when a model's process has ended while the server still waits for it, which it may do for ever."""
+
+    def __init__(self, server_pid: int, models: set[str]) -> None:
+        self._server_pid = server_pid
+        self._models = models
+        self._names: dict[int, str] = {}
+        self._dead_since: dict[int, float] = {}
+
+    def check(self) -> None:
+        """Raise ServeError if a model's process ended a while ago; the server itself ends soon where it noticed."""
+        processes = model_processes(self._server_pid)
+        now = time.monotonic()
+        for pid in processes:
+            self._names[pid] = self._names.get(pid) or model_of(pid, self._models)
+        for pid, name in self._names.items():
+            if processes.get(pid, False):
+                continue
+            if now - self._dead_since.setdefault(pid, now) > DEAD_MODEL_GRACE_S:
+                whose = f"model {name!r}" if name else "a model"
+                raise ServeError(f"the process of {whose} ended while it started; the server's log above says why")
+
+
+@contextlib.contextmanager
+def saying_every(period_s: float, words: Callable[[], str]) -> Iterator[None]:
+    """Say something again and again while the body takes its time."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(period_s):
+            say(words())
+
+    threading.Thread(target=repeat, name="patience", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
 class Server:
     """One tritonserver process with its temporary folder and its shared memory; a context manager."""
 
@@ -298,10 +403,13 @@ class Server:
         given = {"http": options.http_port, "grpc": options.grpc_port, "metrics": options.metrics_port}
         self.ports = choose_ports(given, options.free_ports or options.json)
         self.addresses = {service: f"{HOST}:{port}" for service, port in self.ports.items()}
-        self.workdir = Path(tempfile.mkdtemp(prefix="worldstream-serve-"))
+        self.workdir = make_workdir()
+        self.models: set[str] = set()  # those that have a process of their own
         self.others_env_folders = python_env_folders()
         self.own_env_folders: set[Path] = set()
         self.process: subprocess.Popen[bytes] | None = None
+        self.log: ServerLog | None = None
+        self._log_file: IO[bytes] | None = None
 
     def __enter__(self) -> Server:
         try:
@@ -316,11 +424,15 @@ class Server:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         if self.process is not None:
+            say("stopping ...")
             grace_s = max(STOP_GRACE_S, self.options.exit_timeout_s + 5.0)
             if not stop_group(self.process, signal.SIGINT, grace_s):
                 say(f"the server did not end within {grace_s:.0f} s and was killed")
             if self.process.returncode < 0:  # killed, by us or another: it could not remove this itself
                 self._remove_env_folder()
+            say("stopped")
+        if self._log_file is not None:
+            self._log_file.close()
         for region in Path("/dev/shm").glob(f"{self.workdir.name}*"):
             region.unlink(missing_ok=True)
         shutil.rmtree(self.workdir, ignore_errors=True)
@@ -331,18 +443,47 @@ class Server:
         if not repository.is_dir():
             raise ServeError(f"--model-repository: no folder {self.options.model_repository}")
         link_backend(site_packages, self.workdir)
-        if self.options.set:
-            name = self.options.model_config_name
-            repository = overridden_repository(repository, self.options.set, name, self.workdir)
+        name = self.options.model_config_name
+        repository = linked_repository(repository, self.options.set, name, self.workdir)
+        self.models = {path.name for path in repository.iterdir() if (path / "1" / "model.py").is_file()}
         binary = site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
         self.process = subprocess.Popen(
             server_command(self.options, binary, repository, self.workdir, self.ports),
             env=server_environment(site_packages, self.workdir),
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,  # our stdout is for the JSON line alone
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=prepare_server_process,
         )
+        assert self.process.stdout is not None
+        self.log = ServerLog(self.process.stdout, self._log_target())
+
+    def _log_target(self) -> IO[bytes] | None:
+        """Where the server's log goes: a file, else nowhere beside a command's own output, else to stderr."""
+        if self.options.log_file is not None:
+            self._log_file = self.options.log_file.open("wb")
+            return self._log_file
+        # Our stdout is for the JSON line alone.
+        return None if self.is_log_hidden else sys.stderr.buffer
+
+    @property
+    def is_log_hidden(self) -> bool:
+        """Whether the person has not seen the log yet."""
+        return self.options.log_file is not None or self.options.run is not None
+
+    def tell_log(self) -> None:
+        """Show the end of a log that went elsewhere."""
+        if self.log is None or not self.is_log_hidden:
+            return
+        where = "" if self.options.log_file is None else f" in {self.options.log_file}"
+        say(f"the last lines of the server's log{where}:")
+        print(self.log.tail(), end="", file=sys.stderr, flush=True)
+
+    def pending(self) -> str:
+        """What a start still waits for, in words."""
+        loaded = set() if self.log is None else self.log.loaded
+        return f"still waiting for: {', '.join(sorted(self.models - loaded)) or 'the first answer'}"
 
     @property
     def pid(self) -> int:
@@ -354,9 +495,11 @@ class Server:
         """Return once the server says that all its models are loaded."""
         url = f"http://{self.addresses['http']}/v2/health/ready"
         opener = urllib.request.build_opener(NO_HTTP_PROXY)
+        watch = ModelWatch(self.pid, self.models)
         while time.monotonic() < deadline:
             if has_ended(self.pid):
                 raise ServeError("the server ended while it started; its log above says why")
+            watch.check()
             with contextlib.suppress(OSError), opener.open(url, timeout=5):
                 self.own_env_folders = python_env_folders() - self.others_env_folders
                 return
@@ -468,6 +611,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--start-timeout-s", type=float, default=900.0, metavar="S", help="longest start, canary included")
     add("--exit-timeout-s", type=int, default=5, metavar="S", help="how long a stop waits for running requests")
     add("--log-verbose", type=int, default=0, metavar="N", help="the server's own verbosity")
+    add(
+        "--log-file",
+        type=Path,
+        metavar="FILE",
+        help="write the server's log there; --run alone shows it on failure only",
+    )
     add("--check-python", action="store_true", help="only say whether this Python can serve")
     return parser.parse_args(arguments)
 
@@ -494,19 +643,33 @@ def raise_stop(signum: int, _: FrameType | None) -> None:
     raise Stop(signum)
 
 
+@contextlib.contextmanager
+def telling_log_of_failure(server: Server) -> Iterator[None]:
+    """Show the log's end before the error that it explains."""
+    try:
+        yield
+    except ServeError:
+        server.tell_log()
+        raise
+
+
 def serve(options: argparse.Namespace) -> int:
     """Start, prove, announce and hold the server; the exit status."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, raise_stop)
     deadline = time.monotonic() + options.start_timeout_s
-    with Server(options) as server:
-        server.wait_until_ready(deadline)
-        run_canaries(server.addresses["grpc"], deadline)
+    with Server(options) as server, telling_log_of_failure(server):
+        with saying_every(PATIENCE_S, server.pending):
+            server.wait_until_ready(deadline)
+            run_canaries(server.addresses["grpc"], deadline)
         say("ready: " + ", ".join(f"{service} {address}" for service, address in server.addresses.items()))
         if options.json:
             print(json.dumps({**server.addresses, "pid": server.pid}), flush=True)
         if options.run is not None:
-            return run_command(server, options.run)
+            status = run_command(server, options.run)
+            if status != 0 and options.log_file is not None:
+                say(f"the command failed; the server's log is in {options.log_file}")
+            return status
         server.wait_until_end()
         raise ServeError("the server ended by itself; its log above says why")
 

@@ -238,3 +238,80 @@ def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert "no such luck" in result.stderr
     assert "the server ended while it started" in result.stderr
+
+
+def test_a_repository_under_a_folder_with_a_space_is_served(tiny_repository: Path, start_server: Any) -> None:
+    # The server's Python backend splits the command line of a model's process at spaces: "stol", and silence.
+    spaced = tiny_repository.parent / "my own models"
+    tiny_repository.rename(spaced)
+
+    server = start_server(repository=spaced)
+
+    assert ask_tiny(server.grpc) == 41
+
+
+def test_a_temporary_folder_with_a_space_is_not_used(
+    tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any
+) -> None:
+    (tmp_path / "my tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "my tmp"))
+
+    assert ask_tiny(start_server(repository=tiny_repository).grpc) == 41
+
+
+def test_a_model_whose_process_dies_at_the_start_ends_the_start(tmp_path: Path) -> None:
+    write_model(tmp_path, "tiny", TINY_CONFIG, "import os\nos._exit(3)")
+    before = time.monotonic()
+
+    result = run_serve("--model-repository", tmp_path, "--json")
+
+    assert result.returncode == 1
+    assert "the process of model 'tiny' ended" in result.stderr or "the server ended while" in result.stderr
+    assert time.monotonic() - before < 60
+
+
+def test_a_long_start_says_what_it_waits_for(tmp_path: Path) -> None:
+    write_model(tmp_path, "tiny", TINY_CONFIG, "import time\ntime.sleep(17)\n" + TINY_MODEL)
+
+    result = run_serve("--model-repository", tmp_path, "--free-ports", "--run", "true")
+
+    assert result.returncode == 0
+    assert result.stderr.splitlines()[0] == "serve.py: still waiting for: tiny"
+
+
+def test_run_keeps_the_servers_log_out_of_the_commands_output(tiny_repository: Path, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+
+    result = run_serve(
+        "--model-repository", tiny_repository, "--free-ports", "--log-file", log, "--run", "echo said >&2; exit 3"
+    )
+
+    said = [line for line in result.stderr.splitlines() if "ready: " not in line]
+    assert said == [
+        "said",
+        f"serve.py: the command failed; the server's log is in {log}",
+        "serve.py: stopping ...",
+        "serve.py: stopped",
+    ]
+    assert "successfully loaded 'tiny'" in log.read_text()
+
+
+def test_a_failed_start_shows_the_end_of_a_hidden_log(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "tiny", TINY_CONFIG, "raise RuntimeError('no such luck')")
+
+    result = run_serve("--model-repository", tmp_path / "models", "--free-ports", "--run", "true")
+
+    log, error = result.stderr.split("serve.py: the last lines of the server's log:\n")[1].split("serve.py: stopping")
+    assert "no such luck" in log
+    assert log.count("\n") <= 40
+    assert "the server ended while it started; its log above says why" in error
+
+
+def test_a_stop_is_said(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+
+    server.launcher.terminate()
+    server.launcher.wait(timeout=30)
+
+    said = [line for line in server.log().splitlines() if line.startswith("serve.py: ")]
+    assert said[-2:] == ["serve.py: stopping ...", "serve.py: stopped"]

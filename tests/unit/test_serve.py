@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -51,6 +53,18 @@ def test_a_port_in_use_is_named(taken_port: int) -> None:
         serve.choose_ports({**NO_PORTS, "grpc": taken_port}, is_free_wanted=True)
 
 
+def test_a_usual_port_in_use_tells_how_to_take_free_ones(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(serve.USUAL_PORTS, "http", taken_port)
+
+    with pytest.raises(serve.ServeError, match=r"--free-ports \(make serve SERVE_ARGS=--free-ports\)$"):
+        serve.choose_ports(NO_PORTS, is_free_wanted=False)
+
+
+def test_free_ports_are_not_offered_for_a_port_that_was_asked_for(taken_port: int) -> None:
+    with pytest.raises(serve.ServeError, match=r"or pass another --http-port$"):
+        serve.choose_ports({**NO_PORTS, "http": taken_port}, is_free_wanted=True)
+
+
 def test_one_port_for_two_services_is_refused() -> None:
     port = serve.choose_ports(NO_PORTS, is_free_wanted=True)["http"]
 
@@ -69,7 +83,7 @@ def test_free_ports_are_three_that_nobody_has() -> None:
 
 
 def test_set_changes_only_the_named_parameter(repository: Path, tmp_path: Path) -> None:
-    copy = serve.overridden_repository(repository, ["first.answer=42"], "", tmp_path / "work")
+    copy = serve.linked_repository(repository, ["first.answer=42"], "", tmp_path / "work")
 
     changed = (copy / "first" / "config.pbtxt").read_text(encoding="utf-8")
     assert 'string_value: "42"' in changed
@@ -80,7 +94,7 @@ def test_set_changes_only_the_named_parameter(repository: Path, tmp_path: Path) 
 
 
 def test_a_value_may_hold_equals_signs_and_dots(repository: Path, tmp_path: Path) -> None:
-    copy = serve.overridden_repository(repository, ["first.colour=a=b.c"], "", tmp_path / "work")
+    copy = serve.linked_repository(repository, ["first.colour=a=b.c"], "", tmp_path / "work")
 
     assert 'string_value: "a=b.c"' in (copy / "first" / "config.pbtxt").read_text(encoding="utf-8")
 
@@ -100,7 +114,7 @@ def test_a_setting_that_changes_nothing_is_refused(
     repository: Path, tmp_path: Path, setting: str, message: str
 ) -> None:
     with pytest.raises(serve.ServeError) as refusal:
-        serve.overridden_repository(repository, [setting], "", tmp_path / "work")
+        serve.linked_repository(repository, [setting], "", tmp_path / "work")
 
     assert str(refusal.value) == f"--set: {message}"
 
@@ -130,6 +144,23 @@ def test_this_python_can_serve() -> None:
     result = run_serve("--check-python")
 
     assert (result.returncode, result.stdout) == (0, "\n")
+
+
+def test_a_models_process_that_ended_is_noticed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "DEAD_MODEL_GRACE_S", 0.0)
+    stub = tmp_path / "triton_python_backend_stub"
+    shutil.copy(shutil.which("bash") or "", stub)
+    with subprocess.Popen(
+        [stub, "-c", "read", "/models/first/1/model.py"], stdin=subprocess.PIPE, executable=stub
+    ) as process:
+        watch = serve.ModelWatch(os.getpid(), {"first", "second"})
+        watch.check()  # it runs
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, as the server leaves it
+        watch.check()
+
+        with pytest.raises(serve.ServeError, match="the process of model 'first' ended while it started"):
+            watch.check()
 
 
 def test_the_canary_picture_is_a_picture() -> None:
