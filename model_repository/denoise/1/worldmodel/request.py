@@ -170,7 +170,8 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
         # Triton's own, and forwarded headers, are not ours to judge.
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
             raise InvalidInputError(
-                f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter ({', '.join(PARAMETERS)})"
+                f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter "
+                "(fit, session, session_start, session_end, step_cache, step_cache_...)"
             )
     if envelope.correlation_id not in (0, ""):
         for name in SESSION_NAMES:
