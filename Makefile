@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint perf clean
+.PHONY: help setup demo serve test lint perf train clean
 MAKEFLAGS += --no-print-directory
 
 # The Pythons to try, in this order; the first that can serve makes .venv.
@@ -91,6 +91,11 @@ lint: setup ## check style and types
 perf: setup ## run the benchmarks, perf/*.py
 	@if [ -z '$(BENCH)' ]; then echo 'make perf: there is no perf/*.py' >&2; exit 1; fi
 	for bench in $(BENCH); do echo "== $$bench"; $(VENV_PYTHON) "$$bench"; done
+
+# MINUTES of training in all; without it, the full number of steps. TRAIN_ARGS: see train.py --help. Stop it at any time:
+# the same command goes on from there.
+train: setup ## make the embedded world's weights anew: about 8 hours on 2 cores, minutes on a GPU
+	@$(VENV_PYTHON) model_repository/denoise/training/train.py $(if $(MINUTES),--minutes '$(MINUTES)') $(TRAIN_ARGS)
 
 clean: ## remove what the commands made, the environment included
 	@rm -rf .venv demo .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info client/*.egg-info build

@@ -5,6 +5,7 @@ python model_repository/denoise/training/render_dataset.py --clips 512 --workers
 
 import argparse
 import multiprocessing
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _one_thread() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business, which ends its workers
     torch.set_num_threads(1)
 
 

@@ -28,7 +28,6 @@ from workbench import (
     Run,
     cosine_rate,
     polite_stop,
-    psnr_db,
     save_curve,
     save_sheet,
     step_generator,
@@ -37,15 +36,15 @@ from workbench import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 from latents import SESSIONS, Lesson, LessonStore, camera_of
+from streaming import chunk_psnr, stream_walk
 from teacher import attend_chunkwise, teacher_velocity
 from worldmodel.codec import StreamingCodec
-from worldmodel.config import EMBEDDED, WorldConfig, frames_of_chunk
+from worldmodel.config import EMBEDDED, WorldConfig
 from worldmodel.layers import seed_parameters
-from worldmodel.pixels import Pixels
 from worldmodel.prompt import HashedWords
 from worldmodel.schedule import NUM_TIMESTEPS, shifted_sigmas
 from worldmodel.transformer import CausalWorldTransformer
-from worldmodel.world import Controls, World
+from worldmodel.world import World
 
 NUM_LATENT_FRAMES = 12  # of every lesson: one tensor a batch
 PURE_NOISE_SHARE = 0.25  # of the chunks start from nothing but noise, as every served chunk does
@@ -270,8 +269,9 @@ class WorldTrainer:
         world = World(self.config, transformer, codec, torch.device(self.options.device), torch.float32)
         quality, still, rows = [], [], []
         for index in range(min(CHECK_CLIPS, len(self.held_out))):
-            truth = np.asarray(self.held_out.frames(index))
-            streamed = stream_walk(world, self.held_out, index, CHECK_CHUNKS)
+            truth, clip = np.array(self.held_out.frames(index)), self.held_out.clip(index)
+            num = CHECK_CHUNKS * self.config.chunk_latent_frames
+            streamed = stream_walk(world, truth[0], clip.poses()[::4][:num], clip.variants, seed=index)
             quality.append(chunk_psnr(streamed, truth, self.config))
             still.append(chunk_psnr(np.repeat(truth[:1], len(truth), 0), truth, self.config))
             rows += [truth[:: len(truth) // 9][:10], streamed[:: len(truth) // 9][:10]]
@@ -302,34 +302,6 @@ def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:
     """[B, 16, L, h, w] at noise levels [B, L] or [B, 1]."""
     mix = sigmas[:, None, :, None, None]
     return (1 - mix) * clean + mix * noise
-
-
-def stream_walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> Pixels:
-    """Frames of a held-out walk, streamed as a session would: [T, H, W, 3] uint8."""
-    clip = clips.clip(index)
-    poses = clip.poses()[::4]
-    session = world.start(np.array(clips.frames(index, 0, 1)[0]), clip.variants[0], seed=index)
-    size, frames, look = world.config.chunk_latent_frames, [], clip.variants[0]
-    for chunk in range(num_chunks):
-        own = slice(chunk * size, (chunk + 1) * size)
-        switch = clip.variants[own.start] if clip.variants[own.start] != look else None
-        look = clip.variants[own.start]
-        done = world.next_chunk(session, Controls(cam_to_world=poses[own], prompt=switch), lambda: None)
-        session.commit(done.staged)
-        frames.append(done.frames.cpu().numpy())
-    return np.concatenate(frames)
-
-
-def chunk_psnr(frames: Pixels, truth: Pixels, config: WorldConfig) -> list[float]:
-    """PSNR in dB of each chunk's frames."""
-    numbers: list[float] = []
-    first = 0
-    while first < len(frames):
-        count = frames_of_chunk(config.chunk_latent_frames, len(numbers))
-        a, b = (torch.from_numpy(clip[first : first + count]).float()[None] / 255 for clip in (frames, truth))
-        numbers.append(float(psnr_db(a, b)))
-        first += count
-    return numbers
 
 
 if __name__ == "__main__":

@@ -1,0 +1,112 @@
+"""From two finished runs to the files that are shipped: float16 weights, how they were made, a model card."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import torch
+from courtyard.dataset import CLIPS_PER_SHARD, VARIANT_NAMES, DatasetSpec
+from safetensors.torch import load_file, save_file
+from worldmodel.config import EMBEDDED, WorldConfig
+
+CARD = Path(__file__).with_name("model_card.md")
+RUNS = {"codec": "codec", "world": "transformer"}  # a run's name and the weights it leaves
+NOT_FOR_OTHERS = ("cache", "name", "codec", "threads")  # settings that say nothing of the weights
+
+
+def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) -> dict[str, Any]:
+    """Write transformer.safetensors and codec.safetensors in float16, training.json and MODEL_CARD.md.
+
+    Args:
+        cache: where the runs `codec` and `world` are.
+        folder: made if need be; what is there is replaced.
+
+    Returns:
+        What training.json says.
+
+    Raises:
+        ValueError: a weight is not finite in float16.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        f"{module}.safetensors": _write_half(cache / "runs" / run / f"{module}.safetensors", folder)
+        for run, module in RUNS.items()
+    }
+    facts = {
+        "dtype": "float16",
+        "files": files,
+        "world": dataclasses.asdict(config),
+        "vocabulary": VARIANT_NAMES,
+        "data": _data(cache, config),
+        "runs": {run: _run_facts(cache / "runs" / run) for run in RUNS},
+        "torch": torch.__version__,
+    }
+    (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (folder / "MODEL_CARD.md").write_text(model_card(facts), encoding="utf-8")
+    return facts
+
+
+def model_card(facts: dict[str, Any]) -> str:
+    """The card of these weights, Markdown."""
+    codec, world = facts["runs"]["codec"], facts["runs"]["world"]
+    sizes = facts["files"]
+    chunks = [world["measured"].get(f"chunk{number}_db") for number in range(1, 9)]
+    return Template(CARD.read_text(encoding="utf-8")).substitute(
+        height=facts["world"]["height_px"],
+        width=facts["world"]["width_px"],
+        words=", ".join(f"`{word}`" for word in facts["vocabulary"]),
+        num_clips=facts["data"]["clips"],
+        frames_per_clip=facts["data"]["frames_per_clip"],
+        codec_million=f"{sizes['codec.safetensors']['parameters'] / 1e6:.1f}",
+        world_million=f"{sizes['transformer.safetensors']['parameters'] / 1e6:.1f}",
+        megabytes=f"{sum(file['bytes'] for file in sizes.values()) / 1e6:.1f}",
+        codec_steps=codec["steps"],
+        world_steps=world["steps"],
+        codec_minutes=round(codec["trained_min"]),
+        world_minutes=round(world["trained_min"]),
+        device=world["settings"].get("device", "unknown"),
+        codec_db=_decibel(codec["measured"].get("held_out_db")),
+        chunk_db=", ".join(_decibel(value) for value in chunks),
+        still_db=_decibel(world["measured"].get("still_db")),
+        hashes="\n".join(f"| `{name}` | {file['bytes']} | `{file['sha256']}` |" for name, file in sizes.items()),
+    )
+
+
+def _decibel(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1f}"
+
+
+def _write_half(source: Path, folder: Path) -> dict[str, Any]:
+    tensors = {name: value.half().contiguous() for name, value in load_file(source).items()}
+    wrong = [name for name, value in tensors.items() if not value.isfinite().all()]
+    if wrong:
+        raise ValueError(f"{source.name}: not finite in float16: {', '.join(wrong)}")
+    path = folder / source.name
+    save_file(tensors, path)
+    path.chmod(0o644)  # safetensors lets nobody else read: a server may run as somebody else
+    content = path.read_bytes()
+    parameters = sum(value.numel() for value in tensors.values())
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content), "parameters": parameters}
+
+
+def _data(cache: Path, config: WorldConfig) -> dict[str, Any]:
+    spec = DatasetSpec("train", 0, height_px=config.height_px, width_px=config.width_px)
+    shards = len(list((cache / "clips" / spec.name).glob("*.npy")))
+    return {**dataclasses.asdict(spec), "clips": shards * CLIPS_PER_SHARD, "frames_per_clip": spec.num_frames}
+
+
+def _run_facts(folder: Path) -> dict[str, Any]:
+    """Its settings, its length, and what was measured last on held-out walks."""
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    kept = {name: value for name, value in settings.items() if name not in NOT_FOR_OTHERS}
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    last = lines[-1] if lines else {"step": 0, "trained_min": 0.0}
+    measured: dict[str, float] = {}
+    for line in lines:
+        measured.update({name: value for name, value in line.items() if name.endswith("_db")})
+    return {"settings": kept, "steps": last["step"], "trained_min": last["trained_min"], "measured": measured}

@@ -1,0 +1,108 @@
+"""What is shipped: the runs' weights in float16 as the server loads them, and how they were made."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from worldmodel.loading import Instance, load_world
+from worldmodel.serving import ServingConfig
+
+from tests.unit.worlds import TINY, tiny_world
+
+TRAINING = Path(__file__).parents[2] / "model_repository" / "denoise" / "training"
+sys.path.append(str(TRAINING))  # the scripts there import one another by name
+
+import export  # noqa: E402
+import train  # noqa: E402
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Two runs that ended: a world of tiny size and its codec."""
+    world = tiny_world(seed=5)
+    modules = {"codec": ("codec", world.codec), "world": ("transformer", world.transformer)}
+    measured = {"codec": {"held_out_db": 31.25}, "world": {"chunk1_db": 25.5, "chunk8_db": 17.5, "still_db": 11.0}}
+    for run, (name, module) in modules.items():
+        folder = tmp_path / "cache" / "runs" / run
+        folder.mkdir(parents=True)
+        tensors = {key: value.contiguous() for key, value in module.state_dict().items()}
+        save_file(tensors, folder / f"{name}.safetensors")
+        (folder / "settings.json").write_text(json.dumps({"seed": 0, "cache": "/somewhere", "device": "cpu"}))
+        lines = [{"step": 10, "trained_min": 1.0, "loss": 1.0}, {"step": 20, "trained_min": 2.0, **measured[run]}]
+        (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path / "cache"
+
+
+def test_the_server_loads_what_was_exported(cache, tmp_path):
+    trained = tiny_world(seed=5)
+    export.export_weights(cache, tmp_path / "weights", TINY)
+    served = load_world(TINY, ServingConfig(checkpoint="weights"), tmp_path, Instance("CPU", 0))
+    for module in ("transformer", "codec"):
+        wanted = getattr(trained, module).state_dict()
+        for name, value in getattr(served, module).state_dict().items():
+            assert value.dtype == torch.float32
+            assert torch.equal(value, wanted[name].half().float()), name
+
+
+def test_training_json_has_hashes_sizes_and_settings_but_no_paths(cache, tmp_path):
+    export.export_weights(cache, tmp_path / "weights", TINY)
+    text = (tmp_path / "weights" / "training.json").read_text()
+    facts = json.loads(text)
+    for name, file in facts["files"].items():
+        content = (tmp_path / "weights" / name).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest()
+        assert file["bytes"] == len(content)
+    assert facts["vocabulary"] == ["day", "dusk", "night", "snow"]
+    assert facts["runs"]["codec"]["steps"] == 20
+    assert facts["runs"]["codec"]["measured"] == {"held_out_db": 31.25}
+    assert "/somewhere" not in text
+
+
+def test_the_card_says_what_was_measured(cache, tmp_path):
+    facts = export.export_weights(cache, tmp_path / "weights", TINY)
+    card = (tmp_path / "weights" / "MODEL_CARD.md").read_text()
+    assert "| codec alone | 31.2 |" in card
+    assert "25.5, not measured" in card
+    assert facts["files"]["codec.safetensors"]["sha256"] in card
+    assert "knows only this world" in card
+    assert "$" not in card
+
+
+def test_weights_that_do_not_fit_float16_are_refused_by_name(cache, tmp_path):
+    file = cache / "runs" / "codec" / "codec.safetensors"
+    tensors = {name: value.contiguous() for name, value in tiny_world().codec.state_dict().items()}
+    tensors["latent_mean"] = torch.full_like(tensors["latent_mean"], 1e6)
+    save_file(tensors, file)
+    with pytest.raises(ValueError, match=r"codec\.safetensors: not finite in float16: latent_mean"):
+        export.export_weights(cache, tmp_path / "weights", TINY)
+
+
+def test_minutes_are_shared_out_and_steps_are_the_default():
+    def arguments(*given):
+        stages = train._stages(train._options(list(given)))
+        return {name[4:]: stage.args[0] for name, stage in stages}
+
+    by_steps, by_minutes = arguments("--world-steps", "7"), arguments("--minutes", "100")
+    assert by_steps["the world"][-2:] == ["--steps", "7"]
+    assert by_minutes["the codec"][-2:] == ["--minutes", "35.0"]
+    assert by_minutes["the world"][-2:] == ["--minutes", "65.0"]
+    assert "held_out" in by_steps["walks to measure with"]
+
+
+def test_a_stopped_training_says_so_and_exports_nothing(tmp_path, monkeypatch, capsys):
+    def stopped(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train.render_dataset, "main", stopped)
+    assert train.main(["--weights", str(tmp_path / "weights")]) == 130
+    assert "goes on from here" in capsys.readouterr().err
+    assert not (tmp_path / "weights").exists()
+
+
+def test_the_prompt_words_to_serve_are_the_looks_that_were_rendered():
+    # weights/README.md names them for EMBEDDED.vocabulary.
+    assert export.VARIANT_NAMES == ("day", "dusk", "night", "snow")
