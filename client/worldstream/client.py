@@ -4,18 +4,16 @@ import io
 import uuid
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
 
-import grpc
 import numpy.typing as npt
 from PIL import Image
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from worldstream.batch import Batch
+from worldstream.connection import Connection
 from worldstream.core import SessionCore
 from worldstream.errors import InvalidInputError, UnavailableError, WorldStreamError
 from worldstream.info import ServerInfo, fetch_metrics
-from worldstream.loopback import is_loopback
 from worldstream.picture import Picture, load_picture
 from worldstream.requests import (
     DENOISE,
@@ -24,18 +22,15 @@ from worldstream.requests import (
     Controls,
     Fit,
     SessionId,
-    build_preprocess_request,
     check_session_id,
     chunk_latent_frames_of,
     make_controls,
     make_opening,
 )
-from worldstream.responses import Pictures, parse_preprocess_response
+from worldstream.responses import Pictures
 from worldstream.session import Session
-from worldstream.stream import error_from_rpc
 
 DEFAULT_URL = "127.0.0.1:8001"
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class WorldClient:
@@ -50,17 +45,15 @@ class WorldClient:
         """Prepare a connection; nothing is sent yet.
 
         Args:
-            url: host:port of the server's gRPC endpoint.
+            url: HOST:PORT of the server's gRPC endpoint, without http://.
             timeout_s: the longest silence between two responses of a stream, and the longest single call.
             metrics_url: the server's metrics page, read by `info` only.
+
+        Raises:
+            InvalidInputError: if an argument cannot be right.
         """
-        if not timeout_s > 0:
-            raise InvalidInputError(f"timeout_s: wanted more than 0, got {timeout_s}")
-        self._timeout_s = timeout_s
+        self._connection = Connection(url, timeout_s)
         self._metrics_url = metrics_url
-        options = [*_UNLIMITED, ("grpc.enable_http_proxy", int(not is_loopback(url)))]
-        self._channel = grpc.insecure_channel(url, options=options)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def session(
         self,
@@ -73,11 +66,12 @@ class WorldClient:
         fit: Fit | None = None,
         num_steps: int | None = None,
     ) -> Session:
-        """Prepare a session; its first `generate` starts it on the server.
+        """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
         Args:
-            picture: what the world starts from: a path or encoded bytes, which the server decodes, or uint8 [H, W, 3]
-                pixels or a PIL image, which are sent as they are. None goes on with the live session `session_id`.
+            picture: what the world starts from: a path or encoded bytes, which the server decodes to pixels in a call of
+                its own, or uint8 [H, W, 3] pixels or a PIL image, which are sent as they are. None goes on with the
+                live session `session_id`.
             prompt: words for the world.
             seed: equal inputs with equal seeds give equal frames; default 0.
             session_id: a string or a positive integer; default a random one.
@@ -96,7 +90,7 @@ class WorldClient:
         if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
             raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
         core = SessionCore(check_session_id(session_id if session_id is not None else uuid.uuid4().hex), opening)
-        return Session(self._stub, core, defaults, self._timeout_s)
+        return Session(self._connection, core, defaults)
 
     def generate(
         self,
@@ -112,10 +106,14 @@ class WorldClient:
         num_steps: int | None = None,
         event_id: int | None = None,
     ) -> Iterator[Batch]:
-        """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`."""
+        """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`.
+
+        An encoded picture goes through `world`, where Triton carries no cancel: whoever stops reading gets no more
+        frames, but the server still makes all of them. Use a session for what may have to be stopped.
+        """
         controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
         core = SessionCore(None, make_opening(picture, seed, translation_scale, fit))
-        session = Session(self._stub, core, Controls(), self._timeout_s)
+        session = Session(self._connection, core, Controls())
         return _until_done(session, session.ask(controls))
 
     def preprocess(self, images: Sequence[Picture], size: tuple[int, int] | None = None) -> Pictures:
@@ -129,8 +127,7 @@ class WorldClient:
         Raises:
             InvalidInputError: if a picture or the size cannot be used.
         """
-        request = build_preprocess_request([_encoded(image) for image in images], size)
-        return parse_preprocess_response(self._call(self._stub.ModelInfer, request))
+        return self._connection.preprocess([_encoded(image) for image in images], size)
 
     def info(self) -> ServerInfo:
         """Ask the server for its state.
@@ -138,32 +135,32 @@ class WorldClient:
         Raises:
             UnavailableError: if it cannot be reached, or the metrics page cannot be read.
         """
-        metadata = self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest())
+        metadata = self._connection.call("ServerMetadata", service_pb2.ServerMetadataRequest())
         return ServerInfo(
-            is_live=self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest()).live,
-            is_ready=self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready,
+            is_live=self._connection.call("ServerLive", service_pb2.ServerLiveRequest()).live,
+            is_ready=self._connection.call("ServerReady", service_pb2.ServerReadyRequest()).ready,
             name=metadata.name,
             version=metadata.version,
             models={name: self._is_model_ready(name) for name in (PREPROCESS, DENOISE, WORLD)},
-            metrics=None if self._metrics_url is None else fetch_metrics(self._metrics_url, self._timeout_s),
+            metrics=None if self._metrics_url is None else fetch_metrics(self._metrics_url, self._connection.timeout_s),
         )
 
     def is_ready(self) -> bool:
         """Whether the server can be reached and is ready with all three models."""
         try:
-            is_server_ready = self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready
+            is_server_ready = self._connection.call("ServerReady", service_pb2.ServerReadyRequest()).ready
         except UnavailableError:
             return False
         return is_server_ready and all(self._is_model_ready(name) for name in (PREPROCESS, DENOISE, WORLD))
 
     def chunk_latent_frames(self, default: int = 3) -> int:
         """Latent frames in a chunk of the served model, from the parameters of `denoise`'s configuration."""
-        response = self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=DENOISE))
+        response = self._connection.call("ModelConfig", service_pb2.ModelConfigRequest(name=DENOISE))
         return chunk_latent_frames_of(response.config, default)
 
     def close(self) -> None:
         """Close the connection; what is under way is cancelled."""
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> "WorldClient":
         return self
@@ -173,19 +170,11 @@ class WorldClient:
 
     def _is_model_ready(self, name: str) -> bool:
         try:
-            return bool(self._call(self._stub.ModelReady, service_pb2.ModelReadyRequest(name=name)).ready)
+            return bool(self._connection.call("ModelReady", service_pb2.ModelReadyRequest(name=name)).ready)
         except UnavailableError:
             raise
         except WorldStreamError:  # older servers answer with an error for a model that they do not have
             return False
-
-    def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return method(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        except ValueError as error:  # grpc's word for a closed channel
-            raise UnavailableError("UNAVAILABLE: this client is closed") from error
 
 
 def _until_done(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -3,6 +3,7 @@
 A shell (`session.Session`, and others after it) sends what this gives, and gives it what arrives.
 """
 
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
@@ -15,8 +16,8 @@ from worldstream.errors import (
     WorldStreamError,
 )
 from worldstream.order import FrameOrder
+from worldstream.picture import Pixels
 from worldstream.requests import (
-    WORLD,
     Controls,
     Opening,
     SequenceFlags,
@@ -54,12 +55,21 @@ class SessionCore:
         self._ending_ids: set[str] = set()
 
     @property
-    def must_hear_start(self) -> bool:
-        """Whether the next request has to wait for the start's first response.
+    def picture_to_decode(self) -> bytes | None:
+        """The encoded picture that `preprocess` has to decode before the start; None where there is none.
 
-        The ensemble decodes the picture first, so a request sent straight to `denoise` would overtake the start.
+        Through `world` the server would decode it itself, but Triton carries no cancel into an ensemble. A request that
+        is a session by itself goes there all the same.
         """
-        return self.life is Life.STARTING and self._opening is not None and self._opening.model == WORLD
+        if self._opening is None or self.session_id is None or self.life is not Life.NEW:
+            return None
+        picture = self._opening.picture
+        return picture if isinstance(picture, bytes) else None
+
+    def take_decoded(self, pixels: Pixels) -> None:
+        """Start from these pixels [H, W, 3], which the encoded picture holds."""
+        assert self._opening is not None, "only an opening has a picture"
+        self._opening = replace(self._opening, picture=pixels)
 
     def next_request(self, controls: Controls, is_end: bool = False) -> Any:
         """Build the request that asks for more frames; the first one also starts the session.

@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 import numpy.typing as npt
 
 from worldstream.batch import Batch, Frame
+from worldstream.connection import Connection
 from worldstream.core import Life, SessionCore
-from worldstream.errors import CancelledError, ProtocolError, SessionNotFoundError, WorldStreamError
+from worldstream.errors import CancelledError, InvalidInputError, ProtocolError, SessionNotFoundError, WorldStreamError
 from worldstream.requests import Controls, SessionId, make_controls, with_defaults
 from worldstream.responses import Event
 from worldstream.stream import Stream
@@ -73,11 +74,10 @@ class Session:
     Several requests may be under way at once; they are answered in the order in which they were asked.
     """
 
-    def __init__(self, stub: Any, core: SessionCore, defaults: Controls, timeout_s: float) -> None:
-        self._stub = stub
+    def __init__(self, connection: Connection, core: SessionCore, defaults: Controls) -> None:
+        self._connection = connection
         self._core = core
         self._defaults = defaults
-        self._timeout_s = timeout_s
         self._stream: Stream | None = None
         self._pending: dict[str, None] = {}  # ids of requests without their final response, oldest first
         self._replies: WeakValueDictionary[str, Replies] = WeakValueDictionary()
@@ -100,6 +100,8 @@ class Session:
     ) -> Iterator[Batch]:
         """Ask for more frames. The request is sent at once; the batches come as they are made.
 
+        The first request of a session from an encoded picture lets the server decode that first, in a call of its own.
+
         Args:
             cam_to_world: [T, 4, 4], one absolute pose a latent frame, OpenCV axes.
             actions: one entry a latent frame ("w", "wl", ""), or text for `paths.actions_from_text`.
@@ -113,7 +115,7 @@ class Session:
         Raises:
             InvalidInputError: if the arguments cannot be right; nothing is sent then.
             SessionNotFoundError: if the session has ended.
-            WorldStreamError: if the session's start, which has to be heard first, failed.
+            WorldStreamError: if the server could not decode the picture; nothing else is sent then.
         """
         controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
         return self.ask(controls, end)
@@ -121,9 +123,9 @@ class Session:
     def ask(self, controls: Controls, is_end: bool = False) -> Replies:
         """As `generate`, with arguments that `make_controls` has checked already."""
         self._settle_cancel()
-        self._hear_start()
         if self._core.life is Life.UNSURE:
             self._tell_end()  # a start that broke off is undone, then sent again
+        self._decode_picture()
         controls = with_defaults(controls, self._defaults, is_start=self._core.life is Life.NEW)
         return self._send(self._core.next_request(controls, is_end))
 
@@ -146,8 +148,6 @@ class Session:
         """
         try:
             self._settle_cancel()
-            with contextlib.suppress(WorldStreamError):  # a failed start is told to whoever reads its batches
-                self._hear_start()
             if self._core.life not in (Life.NEW, Life.ENDED):
                 self._tell_end()
         finally:
@@ -176,7 +176,7 @@ class Session:
 
     def _send(self, request: Any) -> Replies:
         if self._stream is None:
-            self._stream = Stream(self._stub, self._metadata())
+            self._stream = Stream(self._connection, self._metadata())
         replies = Replies(self)
         self._pending[request.id] = None
         self._replies[request.id] = replies
@@ -191,7 +191,7 @@ class Session:
         """Take one response and hand it to the request that it answers; a broken stream answers all of them."""
         assert self._stream is not None, "only a pending request is waited for, and it has a stream"
         try:
-            event = self._core.receive(self._stream.receive(self._timeout_s))
+            event = self._core.receive(self._stream.receive(self._connection.timeout_s))
             self._dispatch(event)
         except WorldStreamError as error:
             self._fail(error)
@@ -226,11 +226,14 @@ class Session:
         if self._stream is not None and self._stream.is_cancelled:
             self._fail(CancelledError("CANCELLED: this client cancelled the request"))
 
-    def _hear_start(self) -> None:
-        while self._core.must_hear_start:
-            event = self._pump()
-            if event.error is not None:
-                raise event.error
+    def _decode_picture(self) -> None:
+        encoded = self._core.picture_to_decode
+        if encoded is None:
+            return
+        pixels = self._connection.preprocess([encoded]).pixels
+        if len(pixels) != 1:
+            raise InvalidInputError(f"picture: a session starts from one, this holds {len(pixels)}")
+        self._core.take_decoded(pixels[0])
 
     def _tell_end(self) -> None:
         if self._core.session_id is None:

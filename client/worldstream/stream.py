@@ -12,15 +12,8 @@ from typing import Any
 
 import grpc
 
-from worldstream.errors import (
-    CancelledError,
-    InternalError,
-    ResponseTimeoutError,
-    TritonError,
-    UnavailableError,
-    WorldStreamError,
-    error_from_message,
-)
+from worldstream.connection import Connection
+from worldstream.errors import CancelledError, ResponseTimeoutError, UnavailableError, WorldStreamError
 
 # Few, so that a slow reader holds the server's stream back and not this process's memory.
 _NUM_READ_AHEAD = 4
@@ -31,12 +24,13 @@ _CLOSE_S = 2.0
 class Stream:
     """A bidirectional call with a reader thread. `send` and `receive` belong to one thread, `cancel` to any."""
 
-    def __init__(self, stub: Any, metadata: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, connection: Connection, metadata: Sequence[tuple[str, str]]) -> None:
+        self._connection = connection
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self._inbox: Queue[Any] = Queue(maxsize=_NUM_READ_AHEAD)
         self._is_cancelled = threading.Event()
         try:
-            self._call = stub.ModelStreamInfer(iter(self._outbox.get, None), metadata=tuple(metadata))
+            self._call = connection.stub.ModelStreamInfer(iter(self._outbox.get, None), metadata=tuple(metadata))
         except ValueError as error:  # grpc's word for a closed channel
             raise UnavailableError("UNAVAILABLE: this client is closed") from error
         self._reader = threading.Thread(target=self._read, name="worldstream-reader", daemon=True)
@@ -57,7 +51,7 @@ class Stream:
         Raises:
             ResponseTimeoutError: if none came in time; the stream is cancelled then.
             CancelledError: if `cancel` was called.
-            WorldStreamError: if the connection broke, as `error_from_rpc` says.
+            WorldStreamError: if the connection broke, as `Connection.error_from_rpc` says.
         """
         try:
             item = None if self._is_cancelled.is_set() else self._inbox.get(timeout=timeout_s)
@@ -91,25 +85,10 @@ class Stream:
                 self._post(response)
             self._post(UnavailableError("UNAVAILABLE: the server closed the stream"))
         except grpc.RpcError as error:
-            self._post(error_from_rpc(error))
+            self._post(self._connection.error_from_rpc(error))
 
     def _post(self, item: Any) -> None:
         while not self._is_cancelled.is_set():
             with contextlib.suppress(Full):
                 self._inbox.put(item, timeout=_POLL_S)
                 return
-
-
-def error_from_rpc(error: Any) -> WorldStreamError:
-    """Turn a gRPC status into the exception that it stands for; the code word in its text goes first."""
-    status, details = error.code(), error.details() or ""
-    named = error_from_message(details)
-    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ResponseTimeoutError(f"UNAVAILABLE: no response in time ({details})")
-    # A connection's own text may hold such a word too ("last error: INTERNAL: ..."); no model failed then.
-    is_own_text = isinstance(named, (TritonError, InternalError, CancelledError))
-    if status is grpc.StatusCode.UNAVAILABLE and is_own_text:
-        return UnavailableError(f"UNAVAILABLE: {details}")
-    if status is grpc.StatusCode.CANCELLED and isinstance(named, TritonError):
-        return CancelledError(f"CANCELLED: {details}")
-    return named

@@ -56,6 +56,11 @@ def generate(server, picture, *arguments):
     return RUNNER.invoke(app, ["generate", str(picture), "-o", str(output), "--url", server.url, *arguments]), output
 
 
+def start_of(server):
+    """The first request for frames."""
+    return next(seen for seen in server.seen if seen.model == "denoise")
+
+
 def count_frames(path):
     with av.open(str(path)) as container:
         return sum(1 for _ in container.decode(video=0))
@@ -69,17 +74,19 @@ def test_generate_writes_a_film_and_a_closing_line(server, picture):
     assert result.stdout.startswith(f"{output}: 33 frames, ")
     assert "frames/s, first frame after " in result.stdout
     assert result.stderr == ""
-    assert server.seen[0].inputs["seed"] == [7]
-    assert server.seen[0].inputs["prompt"] == [b"dusk"]
+    assert start_of(server).inputs["seed"] == [7]
+    assert start_of(server).inputs["prompt"] == [b"dusk"]
     assert server.sessions == {}
 
 
 def test_each_request_asks_for_a_few_chunks_of_the_path(server, picture):
     generate(server, picture, "--path", "walk", "--chunks", "5", "--chunks-per-request", "2")
 
-    assert [seen.model for seen in server.seen] == ["world", "denoise", "denoise"]
-    assert [seen.shapes["cam_to_world"] for seen in server.seen] == [[6, 4, 4], [6, 4, 4], [3, 4, 4]]
-    assert [seen.parameters["sequence_end"] for seen in server.seen] == [False, False, True]
+    decoded, *asked = server.seen
+    assert decoded.model == "preprocess"
+    assert [seen.model for seen in asked] == ["denoise", "denoise", "denoise"]
+    assert [seen.shapes["cam_to_world"] for seen in asked] == [[6, 4, 4], [6, 4, 4], [3, 4, 4]]
+    assert [seen.parameters["sequence_end"] for seen in asked] == [False, False, True]
 
 
 def test_the_chunk_length_comes_from_the_server(server, picture):
@@ -87,14 +94,14 @@ def test_the_chunk_length_comes_from_the_server(server, picture):
     result, output = generate(server, picture, "--path", "pan", "--chunks", "2")
 
     assert result.exit_code == 0, result.output
-    assert server.seen[0].shapes["cam_to_world"] == [4, 4, 4]
+    assert start_of(server).shapes["cam_to_world"] == [4, 4, 4]
     assert count_frames(output) == 5 + 8
 
 
 def test_actions_fill_whole_chunks(server, picture):
     generate(server, picture, "--actions", "ww[wl].")
 
-    assert server.seen[0].inputs["actions"] == [b"w", b"w", b"wl", b"", b"", b""]
+    assert start_of(server).inputs["actions"] == [b"w", b"w", b"wl", b"", b"", b""]
 
 
 def test_a_file_of_poses_and_intrinsics_steers(server, picture):
@@ -109,9 +116,9 @@ def test_a_file_of_poses_and_intrinsics_steers(server, picture):
     )
 
     assert result.exit_code == 0, result.output
-    assert server.seen[0].shapes["cam_to_world"] == [6, 4, 4]  # 29 frames are 8 latent frames: 2 whole chunks
-    assert server.seen[0].shapes["intrinsics"] == [6, 4]
-    assert server.seen[0].inputs["intrinsics"][:4] == [250, 250, 208, 120]  # the picture is 416x240
+    assert start_of(server).shapes["cam_to_world"] == [6, 4, 4]  # 29 frames are 8 latent frames: 2 whole chunks
+    assert start_of(server).shapes["intrinsics"] == [6, 4]
+    assert start_of(server).inputs["intrinsics"][:4] == [250, 250, 208, 120]  # the picture is 416x240
 
 
 def test_a_file_with_too_few_poses_is_said_and_the_film_ends_there(server, picture):
@@ -165,7 +172,7 @@ def test_intrinsics_of_the_sent_picture_need_no_size(server, picture):
     result, _ = generate(server, picture, "--chunks", "1", "--intrinsics", str(picture.with_name("intrinsics.npy")))
 
     assert result.exit_code == 0, result.output
-    assert server.seen[0].inputs["intrinsics"] == [500, 500, 416, 240]
+    assert start_of(server).inputs["intrinsics"] == [500, 500, 416, 240]
 
 
 def png_of_size(width_px, height_px):
@@ -213,15 +220,15 @@ def test_a_large_picture_tells_its_size_without_a_warning(server, picture):
     )
 
     assert (result.exit_code, result.stderr) == (0, "")
-    assert server.seen[0].inputs["intrinsics"] == [1000, 1000, 832, 480]
+    assert start_of(server).inputs["intrinsics"] == [1000, 1000, 832, 480]
 
 
 def test_other_settings_reach_the_server(server, picture):
     generate(server, picture, "--chunks", "1", "--steps", "2", "--translation-scale", "0.5", "--fit", "stretch")
 
-    assert server.seen[0].inputs["num_steps"] == [2]
-    assert server.seen[0].inputs["translation_scale"] == [0.5]
-    assert server.seen[0].parameters["fit"] == "stretch"
+    assert start_of(server).inputs["num_steps"] == [2]
+    assert start_of(server).inputs["translation_scale"] == [0.5]
+    assert start_of(server).parameters["fit"] == "stretch"
 
 
 @pytest.mark.parametrize(

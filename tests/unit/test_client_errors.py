@@ -16,23 +16,8 @@ from worldstream import (
     UnavailableError,
     WorldStreamError,
 )
+from worldstream.connection import error_from_status
 from worldstream.errors import error_from_message
-from worldstream.stream import error_from_rpc
-
-
-class Status(grpc.RpcError):
-    """An RpcError as gRPC raises it: a status and its details."""
-
-    def __init__(self, code, details):
-        super().__init__()
-        self._code = code
-        self._details = details
-
-    def code(self):
-        return self._code
-
-    def details(self):
-        return self._details
 
 
 @pytest.mark.parametrize(
@@ -110,8 +95,8 @@ def test_what_triton_says_without_a_code_word_has_its_exception_too(message, kin
         (grpc.StatusCode.CANCELLED, "Locally cancelled by application!", CancelledError),
         (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_INPUT: image 0: truncated", InvalidInputError),
         (grpc.StatusCode.INVALID_ARGUMENT, "unexpected shape for input 'size'", TritonError),
-        (grpc.StatusCode.NOT_FOUND, None, TritonError),
+        (grpc.StatusCode.NOT_FOUND, "", TritonError),
     ],
 )
 def test_a_grpc_status_has_its_exception(code, details, kind):
-    assert type(error_from_rpc(Status(code, details))) is kind
+    assert type(error_from_status(code, details, "h:1")) is kind

@@ -1,5 +1,8 @@
 """What a server does wrong, and what becomes of the session then."""
 
+import http.server
+import threading
+
 import numpy as np
 import pytest
 from worldstream import (
@@ -57,17 +60,6 @@ def test_a_refused_start_can_be_sent_again(server, client):
         list(session.generate())
 
     assert [seen.parameters["sequence_start"] for seen in server.seen] == [True, True, False]
-
-
-def test_a_start_refused_while_another_request_waits_for_it_is_told(server, client):
-    server.script = answer_once(error_message("SESSION_LIMIT: 2 GB wanted, 1 GB left"))
-    session = client.session(b"encoded")
-    session.generate()
-
-    with pytest.raises(Exception, match="SESSION_LIMIT"):
-        session.generate()
-
-    assert len(server.seen) == 1
 
 
 def test_the_session_of_another_is_never_ended(server, client):
@@ -145,10 +137,37 @@ def test_a_server_that_goes_away_is_unavailable(server, client):
 
 def test_no_server_is_unavailable():
     with WorldClient("127.0.0.1:1", timeout_s=5) as client:
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError) as streamed:
             next(client.session(PIXELS).generate())
+        with pytest.raises(UnavailableError) as called:
+            client.info()
 
         assert not client.is_ready()
+    for caught in (streamed, called):
+        assert str(caught.value) == (
+            "UNAVAILABLE: no server at 127.0.0.1:1; start one with `make serve`; "
+            "wanted HOST:PORT of its gRPC endpoint, without http://"
+        )
+
+
+def test_a_port_that_speaks_http_only_is_no_server():
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as page:
+        thread = threading.Thread(target=page.serve_forever)
+        thread.start()
+        with (
+            WorldClient(f"127.0.0.1:{page.server_port}", timeout_s=5) as client,
+            pytest.raises(UnavailableError, match=r"no server at .*; wanted HOST:PORT of its gRPC endpoint"),
+        ):
+            client.info()
+        page.shutdown()
+        thread.join()
+
+
+def test_a_url_with_a_scheme_is_refused():
+    wanted = "url: wanted HOST:PORT of the server's gRPC endpoint, without a scheme, got http://h:8001"
+
+    with pytest.raises(InvalidInputError, match=wanted):
+        WorldClient("http://h:8001")
 
 
 def test_a_closed_client_is_unavailable(server):

@@ -26,17 +26,21 @@ def test_pixels_start_a_session_straight_at_denoise(server, client):
     assert start.parameters["fit"] == "stretch"
 
 
-def test_a_picture_file_starts_at_world_and_goes_on_at_denoise(server, client, tmp_path):
+def test_a_picture_file_is_decoded_first_so_that_each_request_can_be_cancelled(server, client, tmp_path):
     (tmp_path / "start.png").write_bytes(b"encoded picture")
 
     with client.session(tmp_path / "start.png") as session:
         list(session.generate(actions="w.l"))
         list(session.generate(actions=["wl", "", "s"]))
 
-    assert [seen.model for seen in server.seen] == ["world", "denoise", "denoise"]
-    assert server.seen[0].inputs["image"] == [b"encoded picture"]
-    assert server.seen[0].inputs["actions"] == [b"w", b"", b"l"]
-    assert server.seen[1].inputs == {"actions": [b"wl", b"", b"s"]}
+    # Triton carries no cancel into the ensemble `world`.
+    assert [seen.model for seen in server.seen] == ["preprocess", "denoise", "denoise", "denoise"]
+    decoded, start, later, _ = server.seen
+    assert decoded.inputs == {"image": [b"encoded picture"]}
+    assert start.inputs["actions"] == [b"w", b"", b"l"]
+    assert start.shapes["pixels"] == [1, 6, 8, 3]
+    assert set(start.inputs["pixels"]) == {255}  # the small server makes each picture white
+    assert later.inputs == {"actions": [b"wl", b"", b"s"]}
 
 
 def test_each_request_carries_the_session_and_its_place_in_it(server, client):
@@ -80,10 +84,9 @@ def test_a_batch_holds_what_the_response_says(client):
 
 
 def test_the_event_id_comes_back_through_world_too(client):
-    with client.session(b"encoded") as session:
-        batches = [*session.generate(event_id=0), *session.generate(event_id=5)]
+    batches = [*client.generate(b"encoded", event_id=0), *client.generate(b"encoded", event_id=5)]
 
-    assert [batch.event_id for batch in batches] == [0, 0, 5, 5, 5]
+    assert [batch.event_id for batch in batches] == [0, 0, 5, 5]
 
 
 def test_no_event_id_is_none_and_the_last_batch_says_so(client):

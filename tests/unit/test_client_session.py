@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from worldstream import CancelledError, SessionNotFoundError
-from worldstream.testing import answer_once, frames_message, silence
+from worldstream import BusyError, CancelledError, InvalidInputError, SessionNotFoundError
+from worldstream.testing import answer_once, error_message, silence
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
@@ -27,24 +27,37 @@ def test_two_requests_under_way_answer_each_its_own(client):
     assert events == [2, 2, 2, 1, 1]
 
 
-def test_nothing_overtakes_a_start_through_world(server, client):
-    gate = threading.Event()
-
-    def slow_start():
-        gate.wait(5)
-        yield frames_message(0, 4, (0, 0, 1), True)
-
-    server.script = lambda seen: (
-        slow_start() if seen.model == "world" else iter([frames_message(4, 4, (1, 0, 1), True)])
-    )
+def test_a_cancel_in_the_first_request_of_an_encoded_picture_reaches_the_server(server, client):
+    server.chunk_s = 0.1
     session = client.session(b"encoded")
-    session.generate()
-    threading.Timer(0.2, gate.set).start()
-    before = time.monotonic()
+    batches = session.generate(num_chunks=50)
+    next(batches)
 
-    session.generate()
+    session.cancel()
 
-    assert time.monotonic() - before > 0.15
+    with pytest.raises(CancelledError):
+        list(batches)
+    assert server.cancelled.wait(3)
+    assert {seen.model for seen in server.seen} == {"preprocess", "denoise"}
+    server.chunk_s = 0
+    session.end()
+
+
+def test_a_picture_is_decoded_once_however_often_its_start_is_sent(server, client):
+    server.script = answer_once(error_message("BUSY: denoise: 8 requests wait"))
+    with client.session(b"encoded") as session:
+        with pytest.raises(BusyError):
+            next(session.generate())
+        list(session.generate())
+
+    assert [seen.model for seen in server.seen] == ["preprocess", "denoise", "denoise", "denoise"]
+
+
+def test_a_picture_that_cannot_be_decoded_starts_nothing(server, client):
+    with client.session(b"broken") as session, pytest.raises(InvalidInputError, match="image 0: not a picture"):
+        session.generate()
+
+    assert [seen.model for seen in server.seen] == ["preprocess"]
 
 
 def test_a_dropped_iterator_does_not_disturb_the_next_request(client):

@@ -1,0 +1,54 @@
+"""The Python client on the real server: what the small server of its unit tests cannot show."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from worldstream import CancelledError, WorldClient
+
+from tests.server.raw import picture, settled_metrics, wait_for_metrics
+
+pytestmark = pytest.mark.server
+
+NUM_STEPS = 50  # the longest chunk there is: time enough to cancel in its middle
+
+
+def png() -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(picture()[0]).save(data, format="PNG")
+    return data.getvalue()
+
+
+def test_a_cancel_in_the_first_request_from_an_encoded_picture_stops_the_server(server: Any) -> None:
+    # Through the ensemble `world` all nine chunks would be made first, for Triton carries no cancel into it.
+    before = settled_metrics(server.metrics)
+    with WorldClient(server.grpc) as client, client.session(png(), num_steps=NUM_STEPS) as session:
+        batches = session.generate(num_chunks=9)
+        next(batches)
+        time.sleep(0.1)
+        session.cancel()
+        with pytest.raises(CancelledError):
+            list(batches)
+        stopped = wait_for_metrics(server.metrics, queued_requests=0)
+        num_chunks = stopped["chunks_total"] - before["chunks_total"]
+        cancelled_at = time.monotonic()
+        first = next(session.frames(num_chunks=1, num_steps=1))
+        took_s = time.monotonic() - cancelled_at
+
+    assert 1 <= num_chunks < 9
+    assert first.frame_index == 9 + 12 * (num_chunks - 1)
+    assert took_s < 5
+
+
+def test_a_session_from_an_encoded_picture_makes_the_frames_that_world_makes(server: Any) -> None:
+    with WorldClient(server.grpc) as client:
+        through_world = [batch.frames for batch in client.generate(png(), actions="wwl", seed=3, num_steps=2)]
+        with client.session(png(), seed=3, num_steps=2) as session:
+            decoded_first = [batch.frames for batch in session.generate(actions="wwl")]
+
+    assert np.concatenate(decoded_first).tobytes() == np.concatenate(through_world).tobytes()
