@@ -1,5 +1,7 @@
 """The trainers at a size that trains in seconds: what they learn from, every gradient, resumption."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -161,6 +163,24 @@ def test_a_resumed_run_takes_the_same_next_steps(cache):
     for name, value in whole.transformer.state_dict().items():
         assert torch.equal(value, resumed.transformer.state_dict()[name]), name
         assert torch.equal(whole.average.values[name], resumed.average.values[name]), name
+
+
+def test_a_stop_signal_ends_after_the_step_with_all_of_it_saved(cache):
+    trainer = world_trainer(cache, "stopped")
+    step = trainer.step
+
+    def step_and_be_told_to_stop(spent):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(spent)
+
+    trainer.step = step_and_be_told_to_stop
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(workbench.Budget(60, 100))
+    resumed = world_trainer(cache, "stopped")
+    assert resumed.run.step == 1
+    for name, value in trainer.transformer.state_dict().items():
+        assert torch.equal(value, resumed.transformer.state_dict()[name]), name
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_the_loss_falls_on_one_batch_learnt_by_heart(cache):
