@@ -31,6 +31,8 @@ from worldstream.info import ServerInfo
 from worldstream.responses import Pictures
 from worldstream.session import Session
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Batch",
     "BusyError",
@@ -52,4 +54,5 @@ __all__ = [
     "UnavailableError",
     "WorldClient",
     "WorldStreamError",
+    "__version__",
 ]

@@ -1,19 +1,22 @@
 """The command `worldstream`: make a film from a picture, look at a server. Words alone; the work is elsewhere."""
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from worldstream import __version__
 from worldstream.chunks import num_frames
 from worldstream.client import DEFAULT_URL, WorldClient
-from worldstream.errors import WorldStreamError
+from worldstream.errors import InvalidInputError, WorldStreamError
 from worldstream.film import Film, stream_film, write_contact_sheet
 from worldstream.info import ServerInfo, metric_lines
 from worldstream.picture import read_picture, upright_size
@@ -24,7 +27,6 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Stream a camera-steered world from a picture.",
 )
 
 
@@ -49,7 +51,14 @@ _Output: TypeAlias = Annotated[Path, typer.Option("-o", "--output", help="The MP
 _Path: TypeAlias = Annotated[
     str | None, typer.Option(help="walk, pan, orbit, stand, or a .npy file of poses [N, 4, 4]; default walk.")
 ]
-_Actions: TypeAlias = Annotated[str | None, typer.Option(help='Key presses, one a latent frame: "wwww[wl]l." .')]
+_Actions: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        # A backslash keeps rich from reading the brackets as its own markup.
+        help="Key presses, one entry a latent frame, such as 'www\\[wl]l.': wasd move, ijkl look, "
+        "\\[wl] is both at once, a full stop stands still."
+    ),
+]
 _Intrinsics: TypeAlias = Annotated[Path | None, typer.Option(help="A .npy file of fx, fy, cx, cy: [4] or [N, 4].")]
 _IntrinsicsSize: TypeAlias = Annotated[
     str | None,
@@ -77,6 +86,26 @@ _Timeout: TypeAlias = Annotated[float, typer.Option(help="Longest wait for a res
 _AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 
+class _Stopped(BaseException):
+    """A signal asked us to end."""
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+_Version: TypeAlias = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+]
+
+
+@app.callback()
+def main(version: _Version = False) -> None:
+    """Stream a camera-steered world from a picture."""
+
+
 @app.command()
 def generate(
     picture: _Picture,
@@ -99,7 +128,9 @@ def generate(
     timeout: _Timeout = 60.0,
 ) -> None:
     """Make a film: move a camera through the world behind a picture."""
-    with _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+    with _stoppable(), _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+        if output.suffix.lower() != ".mp4":
+            raise InvalidInputError(f"--output: wanted a name that ends in .mp4, got {output.name}")
         encoded = read_picture(picture)
         length = client.chunk_latent_frames()
         steering = choose_steering(path, actions, pose_rate.value, chunks, length)
@@ -150,6 +181,24 @@ def _print_info(state: ServerInfo) -> None:
 
 def _word(is_so: bool, word: str) -> str:
     return word if is_so else f"not {word}"
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into an exception, so that the session is ended and the file closed on the way out."""
+
+    def stop(signum: int, _: FrameType | None) -> None:
+        raise _Stopped(signum)
+
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _Stopped as stopped:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(128 + stopped.args[0]) from None
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @contextmanager

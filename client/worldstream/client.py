@@ -69,8 +69,8 @@ class WorldClient:
         """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
         Args:
-            picture: what the world starts from: a path or encoded bytes, which the server decodes to pixels in a call of
-                its own, or uint8 [H, W, 3] pixels or a PIL image, which are sent as they are. None goes on with the
+            picture: what the world starts from: a path or encoded bytes, which the server decodes to pixels in a call
+                of its own, or uint8 [H, W, 3] pixels or a PIL image, which are sent as they are. None goes on with the
                 live session `session_id`.
             prompt: words for the world.
             seed: equal inputs with equal seeds give equal frames; default 0.

@@ -1,5 +1,6 @@
 """Makes a film: asks a session for its frames, and writes them as they come. Knows the client and files, no options."""
 
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from worldstream.plan import Ask
 from worldstream.session import Session
 
 _SHEET_FRAMES = 11  # and the sent picture: three full rows
+_SAY_EVERY_S = 5.0
 
 
 @dataclass
@@ -32,11 +34,12 @@ class Film:
     shown: list[npt.NDArray[np.uint8]] = field(default_factory=list)  # spread over the film
 
     def write(self, batches: Iterator[Batch], fps: int) -> None:
-        """Write an MP4 as the frames come, with a bar on stderr where that is a terminal."""
+        """Write an MP4 as the frames come, with a bar on stderr where that is a terminal, else a line now and then."""
         shown = set(video.spread(self.total, _SHEET_FRAMES))
         self.output.parent.mkdir(parents=True, exist_ok=True)
         with video.Mp4Writer(self.output, fps) as writer, _progress() as progress:
             task = progress.add_task(self.output.name, total=self.total)
+            said_s = time.perf_counter()
             for batch in batches:
                 self.first_frame_s = self.first_frame_s or time.perf_counter()
                 for index, pixels in zip(batch.frame_index.tolist(), batch.frames, strict=True):
@@ -45,6 +48,9 @@ class Film:
                         self.shown.append(pixels.copy())
                 self.num_frames += len(batch.frames)
                 progress.update(task, completed=self.num_frames)
+                if progress.disable and time.perf_counter() - said_s >= _SAY_EVERY_S:
+                    said_s = time.perf_counter()
+                    print(f"{self.output.name}: {self.num_frames} of {self.total} frames", file=sys.stderr, flush=True)
 
     def closing_line(self) -> str:
         """The line that ends a run."""
@@ -75,7 +81,7 @@ def write_contact_sheet(client: WorldClient, picture: bytes, film: Film, path: P
 
 
 def _progress() -> Progress:
-    """A bar on stderr; nothing at all where that is no terminal."""
+    """A bar on stderr; disabled where that is no terminal."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

@@ -25,8 +25,8 @@ class ServerInfo:
     metrics: dict[str, float] | None  # by name with labels, as Prometheus writes them; None when not asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values, ready for JSON."""
-        return asdict(self)
+        """The same as plain values, ready for JSON; metrics go without labels where their names tell them apart."""
+        return {**asdict(self), "metrics": None if self.metrics is None else plain_names(self.metrics)}
 
 
 def parse_metrics(text: str) -> dict[str, float]:
@@ -37,6 +37,12 @@ def parse_metrics(text: str) -> dict[str, float]:
             name, _, value = line.rpartition(" ")
             metrics[name] = float(value)
     return metrics
+
+
+def plain_names(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics without labels; as they are where names repeat, as those of several models do."""
+    plain = {name.partition("{")[0]: value for name, value in metrics.items()}
+    return plain if len(plain) == len(metrics) else metrics
 
 
 def metric_lines(metrics: dict[str, float]) -> list[str]:

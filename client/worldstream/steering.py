@@ -59,7 +59,10 @@ def choose_steering(
     if make_path is not None:
         num_chunks = chunks or MADE_PATH_CHUNKS
         return Steering(num_chunks, make_path(num_chunks * chunk_latent_frames))
-    return _steering_from_file(Path(str(path)), rate, chunks, chunk_latent_frames)
+    file = Path(str(path))
+    if file.suffix != ".npy" and not file.is_file():
+        raise InvalidInputError(f"--path: wanted walk, pan, orbit, stand or a .npy file, got {path}")
+    return _steering_from_file(file, rate, chunks, chunk_latent_frames)
 
 
 def intrinsics_rows(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from worldstream import UnavailableError, WorldClient
-from worldstream.info import fetch_metrics, metric_lines, parse_metrics
+from worldstream.info import fetch_metrics, metric_lines, parse_metrics, plain_names
 from worldstream.loopback import is_loopback
 
 PAGE = """# HELP worldstream_session_bytes Session bytes
@@ -128,6 +128,16 @@ def test_the_summary_adds_up_over_labels_and_leaves_them_out():
         "sessions: 3, holding 35.0 MiB; requests queued: 4",
         "worldstream_chunks_total 16777217",
     ]
+
+
+def test_labels_stay_where_models_share_a_name():
+    two = {'worldstream_x{model="a"}': 1.0, 'worldstream_x{model="b"}': 2.0}
+
+    assert plain_names(two) == two
+    assert plain_names({'worldstream_x{model="a"}': 1.0, "worldstream_y": 2.0}) == {
+        "worldstream_x": 1.0,
+        "worldstream_y": 2.0,
+    }
 
 
 def test_a_page_without_our_metrics_is_said():
