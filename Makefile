@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint perf train clean
+.PHONY: help setup demo demo-wishes serve test lint perf train clean
 MAKEFLAGS += --no-print-directory
 
 # The Pythons to try, in this order; the first that can serve makes .venv.
@@ -35,7 +35,7 @@ GENERATE = .venv/bin/worldstream generate "$$PICTURE" \
 	$${SEED:+--seed "$$SEED"} $${STEPS:+--steps "$$STEPS"} $${CHUNKS:+--chunks "$$CHUNKS"}
 
 VENV_PYTHON := .venv/bin/python
-PIP = $(VENV_PYTHON) -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_ARGS)
+PIP = $(VENV_PYTHON) -m pip install --disable-pip-version-check $$([ -t 2 ] || echo --quiet) -c constraints.txt $(PIP_ARGS)
 # What the environment is made from. The same answer as last time means that there is nothing to do.
 SETUP_KEY = { echo '$(TORCH_SPEC) $(PYTRITON_SPEC)'; cat pyproject.toml constraints.txt .venv/pyvenv.cfg; } | sha256sum
 
@@ -61,18 +61,26 @@ setup: ## make .venv with all packages (again only when their list has changed)
 		echo "make setup: making .venv with $$("$$chosen" --version)" >&2
 		"$$chosen" -m venv --clear .venv
 	fi
-	echo 'make setup: installing packages into .venv; the first time takes minutes' >&2
-	$(PIP) '$(TORCH_SPEC)' --editable '.[server,dev]'
-	$(PIP) --no-deps '$(PYTRITON_SPEC)'
+	echo 'make setup: installing packages into .venv; the first time that is about 2 GB and 2-5 minutes' >&2
+	$(PIP) '$(TORCH_SPEC)' --editable '.[server,dev]' >&2
+	$(PIP) --no-deps '$(PYTRITON_SPEC)' >&2
 	$(SETUP_KEY) > .venv/setup-key
 
-demo: setup ## stream a walk into PICTURE as demo/world.mp4 and demo/contact_sheet.png
+# Said before minutes of setup and start.
+demo-wishes:
 	@if [ ! -f "$$PICTURE" ]; then
 		echo "make demo: there is no picture $$PICTURE; name one with PICTURE=FILE" >&2
 		exit 1
 	fi
-	mkdir -p demo
-	$(VENV_PYTHON) serve.py --free-ports $(SERVE_ARGS) --run '$(GENERATE)'
+	if [ -n "$$POSES" ] && [ -n "$$ACTIONS" ]; then
+		echo 'make demo: POSES, ACTIONS: one of them steers, both came' >&2
+		exit 1
+	fi
+
+demo: demo-wishes setup ## stream a walk into PICTURE as demo/world.mp4 and demo/contact_sheet.png
+	@mkdir -p demo
+	# exec: a signal goes to the program itself, which then closes what it writes.
+	$(VENV_PYTHON) serve.py --free-ports --log-file demo/server.log $(SERVE_ARGS) --run 'exec $(GENERATE)'
 	echo 'make demo: see demo/world.mp4 and demo/contact_sheet.png' >&2
 
 serve: setup ## run the server in the foreground, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)

@@ -250,6 +250,19 @@ def test_a_repository_under_a_folder_with_a_space_is_served(tiny_repository: Pat
     assert ask_tiny(server.grpc) == 41
 
 
+def test_an_environment_under_a_folder_with_a_space_serves(tiny_repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "my env").symlink_to(sys.prefix)
+    python = tmp_path / "my env" / "bin" / Path(sys.executable).name
+    ask = f"'{python}' -c 'import sys; print(sys.prefix)'"
+
+    command = [str(python), str(ROOT / "serve.py"), "--model-repository", str(tiny_repository)]
+    result = subprocess.run(
+        [*command, "--free-ports", "--run", ask], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path / 'my env'}\n"), result.stderr
+
+
 def test_a_temporary_folder_with_a_space_is_not_used(
     tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any
 ) -> None:
