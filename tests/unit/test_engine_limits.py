@@ -12,6 +12,7 @@ from worldmodel.errors import (
     BusyError,
     CancelledError,
     InternalError,
+    InvalidInputError,
     SessionExistsError,
     SessionLimitError,
     SessionNotFoundError,
@@ -86,6 +87,27 @@ def test_pictures_that_wait_are_bounded(make_engine):
     gate.open.set()
     [reply.frames() for reply in replies]
     assert len(ask(engine, start("c", 1)).frames()) == 9
+
+
+def test_a_start_that_fails_in_its_first_chunk_leaves_no_session(make_engine):
+    engine, _ = make_engine()
+    far = np.tile(np.eye(4), (3, 1, 1))
+    far[1:, 0, 3] = 1e6
+    refused = ask(engine, start("a", 1, cam_to_world=far))
+    with pytest.raises(InvalidInputError, match="is translation_scale right"):
+        refused.frames()
+    assert engine.stats().active_sessions == 0
+    assert len(ask(engine, start("a", 1)).frames()) == 9
+
+
+def test_a_later_chunk_that_fails_leaves_the_session(make_engine):
+    engine, _ = make_engine()
+    ask(engine, start("a", 1)).frames()
+    far = np.tile(np.eye(4), (3, 1, 1))
+    far[1:, 0, 3] = 1e6
+    with pytest.raises(InvalidInputError):
+        ask(engine, go_on("a", 1, cam_to_world=far)).frames()
+    assert len(ask(engine, go_on("a", 1)).frames()) == 12
 
 
 def test_an_idle_session_expires_and_its_memory_is_given_back(make_engine):

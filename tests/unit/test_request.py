@@ -141,6 +141,7 @@ def test_the_longest_step_spans_chunks():
             {"cam_to_world": poses(3), "intrinsics": np.ones((2, 4), np.float32)},
             "intrinsics: wanted 1 row, or one per pose (3 came), got 2 rows",
         ),
+        (START, {"intrinsics": np.zeros((0, 4), np.float32)}, "intrinsics: wanted one row or more, got none"),
         (START, {"intrinsics": np.zeros((1, 4), np.float32)}, "intrinsics: row 0: wanted positive focal lengths"),
         (Envelope(is_start=True), {"pixels": PIXELS}, "sequence_id: wanted an id beside sequence_start"),
         (Envelope(parameters={"session_start": True}), {"pixels": PIXELS}, "parameter 'session': wanted an id beside"),
@@ -178,6 +179,10 @@ def test_what_cannot_be_meant_is_refused_by_name(envelope, tensors, says):
         ({"cam_to_world": poses(193)}, "cam_to_world: wanted at most 192 poses in one request, got 193"),
         ({"actions": texts(*["w"] * 193)}, "actions: wanted at most 192 entries in one request, got 193"),
         ({"prompt": texts("x" * 4097)}, "prompt: wanted at most 4096 bytes, got 4097"),
+        (
+            {"pixels": np.zeros((1, 16385, 1, 3), np.uint8)},
+            "pixels: wanted sides of at most 16384 pixels, got 16385 x 1",
+        ),
         ({"pixels": np.broadcast_to(np.uint8(0), (1, 6000, 6000, 3))}, "pixels: wanted at most 16777216 pixels"),
     ],
 )

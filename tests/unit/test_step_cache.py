@@ -145,6 +145,7 @@ def test_other_step_counts_in_between_change_nothing(mounted):
         (StepCacheSettings(threshold=0), "step_cache_threshold: wanted a number between 0 and 1, got 0"),
         (StepCacheSettings(threshold=float("nan")), "step_cache_threshold: wanted a number between 0 and 1, got nan"),
         (StepCacheSettings(warmup_steps=-1), "step_cache_warmup_steps: wanted 0 or more, got -1"),
+        (StepCacheSettings(warmup_steps=2**31), "step_cache_warmup_steps: wanted at most 1000, got 2147483648"),
         (StepCacheSettings(max_continuous=0), "step_cache_max_continuous: wanted 1 or more, got 0"),
         (StepCacheSettings(first_blocks=0), "step_cache_first_blocks: wanted 1 or more, got 0"),
         (

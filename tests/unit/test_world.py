@@ -216,6 +216,12 @@ def test_a_crop_keeps_the_middle_of_a_wide_picture():
     assert not fit_picture(wide, 4, 8, "stretch").eq(1).all()
 
 
+def test_a_picture_of_one_pixel_fits_any_size():
+    one = torch.full((1, 1, 3), 255, dtype=torch.uint8)
+    for size in ((16, 160), (160, 16)):
+        assert fit_picture(one, *size, "crop").eq(1).all()
+
+
 def test_fitting_averages_what_it_shrinks():
     checks = torch.tensor([[0, 255], [255, 0]], dtype=torch.uint8).repeat(8, 8)[..., None].expand(16, 16, 3)
     assert fit_picture(checks, 4, 4, "crop").abs().max() < 0.2

@@ -22,7 +22,7 @@ from worldmodel.errors import InvalidInputError
 
 Array = NDArray[np.float64]
 
-MAX_STEP = 1e4  # model units in one latent frame; beyond, the model's numbers run over
+MAX_STEP = 1e3  # model units in one latent frame; beyond, the model's numbers run over
 LEAST_STEP = 0.01  # of the configured translation scale: less is jitter, and sets no scale
 
 MOVE_KEYS = {"w": (0.0, 1.0), "s": (0.0, -1.0), "d": (1.0, 0.0), "a": (-1.0, 0.0)}  # right, forward
@@ -184,11 +184,11 @@ def parse_actions(actions: Sequence[str]) -> None:
         for key in pressed:
             if key not in KEYS:
                 raise InvalidInputError(
-                    f"actions: frame {frame}: key {key!r} is unknown; wanted w a s d to move, i j k l to look"
+                    f"actions: frame {frame}: key {key!a} is unknown; wanted w a s d to move, i j k l to look"
                 )
             if pressed.count(key) > 1:
                 raise InvalidInputError(
-                    f"actions: frame {frame}: key {key!r} comes twice; wanted one entry a latent frame, each key once"
+                    f"actions: frame {frame}: key {key!a} comes twice; wanted one entry a latent frame"
                 )
 
 

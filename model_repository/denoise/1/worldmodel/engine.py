@@ -6,8 +6,8 @@ chunk each. `submit` only looks into the table and queues; the emitter answers.
 Before the last answer to a request goes out, the table and the metrics say that the request is done: a client that has
 its answer can start the same id again, and finds the gauges as they should be.
 
-A session exists from its accepted start on. A start that is cancelled before anything was computed leaves no session;
-later cancels and errors leave it as it was before the chunk.
+A session exists from its accepted start on. A start that fails in its first chunk, or is cancelled before anything was
+computed, leaves no session; later cancels and errors leave it as it was before the chunk.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Engine:
         session, job = turn
         answer, is_done = self._serve(self._table.entries[session], job)
         with self._changed:
-            others = self._after_turn(session, job, is_done)
+            others = self._after_turn(session, job, answer, is_done)
         if is_done:
             self._report()
         for each in (answer, *others):
@@ -299,14 +299,14 @@ class Engine:
             )
             raise CancelledError(f"request: cancelled by the client; {left}")
 
-    def _after_turn(self, session: SessionId, job: Job, is_done: bool) -> list[Answer]:
+    def _after_turn(self, session: SessionId, job: Job, answer: Answer, is_done: bool) -> list[Answer]:
         """Bring table and queues up to date; the answers to requests that have nobody left to serve them."""
         entry, lane = self._table.entries[session], self._queues.lanes[session]
         entry.last_used_s = time.monotonic()
         answers: list[Answer] = []
         if is_done:
             lane.popleft()
-            if job.request.is_end or entry.session is None:
+            if job.request.is_end or entry.session is None or _is_failed_start(job, answer):
                 answers = self._free(entry, lane)
         if lane:
             self._queues.turns.append(session)
@@ -367,3 +367,9 @@ class Engine:
             queued_requests=num_waiting,
             conditioner_peak_bytes=counters.conditioner_peak_bytes,
         )
+
+
+def _is_failed_start(job: Job, answer: Answer) -> bool:
+    """Whether a start came to nothing by its own fault, so that its client can only start again."""
+    has_failed = isinstance(answer, Failure) and not isinstance(answer.error, CancelledError)
+    return job.request.is_start and job.chunks_done == 0 and has_failed

@@ -31,7 +31,7 @@ def fit_picture(picture: Tensor, height_px: int, width_px: int, fit: str) -> Ten
     if fit == "crop":
         scale = max(height_px / x.shape[2], width_px / x.shape[3])
         # The part of the picture that is kept; a centre crop before scaling equals one after it.
-        keep_height, keep_width = round(height_px / scale), round(width_px / scale)
+        keep_height, keep_width = (max(1, round(side / scale)) for side in (height_px, width_px))
         top, left = (x.shape[2] - keep_height) // 2, (x.shape[3] - keep_width) // 2
         x = x[:, :, top : top + keep_height, left : left + keep_width]
     if x.shape[2:] != (height_px, width_px):

@@ -255,6 +255,10 @@ def _picture(pixels: NDArray[Any] | None, starts: bool, serving: ServingConfig) 
     if len(pixels) != 1:
         raise InvalidInputError(f"pixels: wanted exactly one picture, got {len(pixels)}")
     height, width = pixels.shape[1:3]
+    if max(height, width) > serving.max_picture_side_px:  # a thin one of few pixels would still be made wide
+        raise TooLargeError(
+            f"pixels: wanted sides of at most {serving.max_picture_side_px} pixels, got {height} x {width}"
+        )
     if height * width > serving.max_picture_pixels:
         raise TooLargeError(
             f"pixels: wanted at most {serving.max_picture_pixels} pixels, got {height} x {width} = {height * width}"
@@ -293,6 +297,8 @@ def _intrinsics(intrinsics: NDArray[Any] | None, poses: cam.Array | None) -> cam
     if intrinsics is None:
         return None
     num_poses = 0 if poses is None else len(poses)
+    if len(intrinsics) == 0:
+        raise InvalidInputError("intrinsics: wanted one row or more, got none")
     if len(intrinsics) != 1 and len(intrinsics) != num_poses:
         raise InvalidInputError(
             f"intrinsics: wanted 1 row, or one per pose ({num_poses} came), got {len(intrinsics)} rows"

@@ -46,6 +46,7 @@ class ServingConfig:
     max_requests_per_session: int = 4
     max_requests: int = 64
     max_picture_pixels: int = 1 << 24
+    max_picture_side_px: int = 1 << 14
     max_waiting_picture_bytes: int = 512 << 20
     max_prompt_bytes: int = 4096
     response_bytes: int = 1 << 20  # frames in one response, at least one frame

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from worldmodel.errors import InvalidInputError
 
+MOST_STEPS = 1000
 MANY_STEPS = 8  # from here on "auto" caches; a re-noising sampler of fewer steps never changes little
 
 
@@ -36,6 +37,9 @@ class StepCacheSettings:
             self._check_mask(num_steps)
         if not 0 < self.threshold < 1:
             raise InvalidInputError(f"step_cache_threshold: wanted a number between 0 and 1, got {self.threshold}")
+        for name in ("warmup_steps", "max_continuous"):  # the library makes lists of that length
+            if getattr(self, name) > MOST_STEPS:
+                raise InvalidInputError(f"step_cache_{name}: wanted at most {MOST_STEPS}, got {getattr(self, name)}")
         for name, least in (("warmup_steps", 0), ("max_continuous", 1), ("first_blocks", 1), ("last_blocks", 0)):
             if getattr(self, name) < least:
                 raise InvalidInputError(f"step_cache_{name}: wanted {least} or more, got {getattr(self, name)}")
