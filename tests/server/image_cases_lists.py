@@ -98,6 +98,7 @@ PLACES = {
     "a trailing bracket": ("[[[1,2,3]]]]", "valid JSON"),
     "a trailing comma": ("[[[1,2,3,]]]", "valid JSON"),
     "a missing comma": ("[[[1,2,3 4]]]", "valid JSON"),
+    "a missing comma, two numbers seeming left": ("[[[1,2 3]]]", "valid JSON"),
     "a missing bracket": ("[[[1,2,3]]", "valid JSON"),
     "a list that is cut": ("[[[1,2", "valid JSON"),
     "a NUL byte behind": ("[[[1,2,3]]]\0", "0x00"),
@@ -105,5 +106,16 @@ PLACES = {
     "a comment": ("[[1]] // gray", "0x2f"),
 }
 REFUSED = [refused(f"list with {name}", text, words=["image[0]", *words]) for name, (text, *words) in PLACES.items()]
+# A place at a great depth took time by the square of the depth to find, and 788 KB to name.
+DEEP = [
+    refused(f"list with {name} after 40 000 brackets", text, words=["levels of JSON, came 40000"], code="TOO_LARGE")
+    for name, text in {
+        "a boolean": "[" * 40_000 + "t",
+        "nothing": "[" * 40_000,
+        "numbers, a boolean": "[1," * 40_000 + "t",
+        "an object's end": '{"a":' + "[" * 40_000 + "}",
+        "numbers, an object's end": '{"a":' + "[1," * 40_000 + "}",
+    }.items()
+]
 
-CASES: list[Case] = ACCEPTED + REFUSED
+CASES: list[Case] = ACCEPTED + REFUSED + DEEP

@@ -148,6 +148,12 @@ CAMERAS = [
         pixels=RED,
         cameras=["überkopf"],
     ),
+    gives(
+        "base64 with its slashes, line breaks and '=' escaped",
+        '{"a": "' + RED_TEXT.replace("/", "\\/").replace("=", "\\u003d") + '\\r\\n"}',
+        pixels=RED,
+        cameras="a",
+    ),
     gives("a camera by its escaped name", '{"\\u00fcber\\/kopf": [[1]]}', pixels=gray([[1]]), cameras=["über/kopf"]),
     gives(
         "an object with spaces",
@@ -185,6 +191,8 @@ CAMERAS_REFUSED = [
     refused("an object that is cut", '{"a": [[1]]', words=["image[0]", "valid JSON"]),
     refused("an object in Python's quotes", "{'a': [[1]]}", words=["image[0]", "valid JSON"]),
     refused("an object with a bracket too many", '{"a": [[1]]], "b": [[1]]}', words=["image[0]['a']", "valid JSON"]),
+    refused("a camera of line breaks alone", '{"a": "' + "\\n" * 100_000 + '"}', words=["image[0]['a']", "empty text"]),
+    refused("a very long name", '{"' + "\\n" * 3000 + '": [[1]]}', words=["names of at most 4096"], code="TOO_LARGE"),
     refused("half a surrogate pair", '{"a": "\\ud800"}', words=["image[0]", "valid JSON"]),
     refused("a name that is not UTF-8", b'{"\xff": [[1]]}', words=["image[0]", "valid JSON"]),
 ]

@@ -99,6 +99,8 @@ def what_is_wrong(answer: Answer, seconds: float) -> str:
         return "not the client's fault"
     if not any(f"{code}: " in answer.message for code in ("INVALID_INPUT", "TOO_LARGE")):
         return "no code word"
+    if len(answer.message) > 1000:
+        return "tells too much"
     leaks = [word for word in ("Traceback", ".py", "site-packages", "/1/") if word in answer.message]
     return f"shows {leaks[0]}" if leaks else ""
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -174,6 +175,13 @@ REFUSALS = [
     ("[[[1,2,]]]", "valid JSON"),
     ("[[[,,1]]]", "valid JSON"),
     ("[[[1 2,3,4]]]", "valid JSON"),
+    # A missing comma, or one too many, makes another shape of it, which is not to blame.
+    ("[[[1,2 3]]]", "wanted a pixel list in valid JSON, came text that is not"),
+    ("[[[1,2,3 4,5]]]", "wanted a pixel list in valid JSON, came text that is not"),
+    ("[[[1,]]]", "wanted a pixel list in valid JSON, came text that is not"),
+    ("[1,,2]", "wanted a pixel list in valid JSON, came text that is not"),
+    ("[[[[1 2]]]]", "wanted a pixel list in valid JSON, came text that is not"),
+    ("[[[1,02]]]", "row 0, column 0, channel 1: wanted a number 0-255 or in [0, 1], came text that is no JSON number"),
     ("[", "valid JSON"),
     ("[[", "valid JSON"),
     ("[[[1,2,3", "valid JSON"),
@@ -196,6 +204,28 @@ def test_more_pixels_than_the_limit_are_refused_before_they_are_parsed() -> None
 
 def test_deep_nesting_is_refused_without_recursion() -> None:
     assert refusal("[" * 100_000 + "]" * 100_000).startswith("TOO_LARGE: image[0]: wanted at most 8 levels")
+
+
+@pytest.mark.parametrize("stranger", ["t", "}", "", '"', "null", "\x00"])
+@pytest.mark.parametrize("opening", ["[", "[ ", "[1,", "[1,2], ["])
+def test_strangers_at_a_great_depth_are_refused_for_their_depth_and_briefly(opening: str, stranger: str) -> None:
+    # 40 000 brackets before a stranger took 5 s and gave a message of 788 KB.
+    message = refusal("[" + opening * 300_000 + stranger)
+    assert message.startswith("TOO_LARGE: image[0]: wanted at most 8 levels of JSON, came 300")
+    assert len(message) < 100
+
+
+def test_an_empty_list_at_a_great_depth_is_refused_for_its_depth() -> None:
+    assert refusal("[1,[1,[1,[1,[1,[1,[1,[1,[1,[]]]]]]]]]]").startswith("TOO_LARGE: image[0]: wanted at most 8 levels")
+
+
+def test_doubled_levels_do_not_double_the_work() -> None:
+    # Of a regular list of this shape, 2 x 2 x 2 x ... x 1 000 000, only as much is built as there is to compare.
+    text = "[" * 8 + ",".join(["1"] * 1_000_000) + "],1]" + ",1]" * 6
+    tracemalloc.start()
+    assert "mixed depth at row 0, column 0" in refusal(text)
+    assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    tracemalloc.stop()
 
 
 NUMBERS = st.one_of(

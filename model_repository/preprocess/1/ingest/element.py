@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ingest.colour import Pixels
 from ingest.errors import InvalidInputError, TooLargeError
-from ingest.json_object import Member, member_place, parse_string, split_object
+from ingest.json_object import Member, member_place, parse_base64_string, split_object
 from ingest.limits import Limits
 from ingest.pictures import decode_base64_picture, decode_picture, is_picture, other_format
 from ingest.pixel_lists import read_pixel_list
@@ -100,7 +100,7 @@ def _from_camera(camera: Member, place: str, limits: Limits) -> Source:
 
 
 def _from_string(token: bytes, camera_name: str, place: str) -> Source:
-    return Source(place, camera_name, parse_string(token, place).encode(), decode_base64_picture)
+    return Source(place, camera_name, parse_base64_string(token, place), decode_base64_picture)
 
 
 def _kind(value: bytes) -> str:

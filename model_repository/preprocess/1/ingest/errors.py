@@ -1,5 +1,8 @@
 """What can be wrong with a client's pictures. Each message names the input, what was wanted and what came."""
 
+# What clients send gets into messages only in pieces of bounded length; this holds should one be forgotten.
+MAX_MESSAGE_CHARACTERS = 500
+
 
 class IngestError(Exception):
     """Base of all refusals; `code` is the word that clients search for in the message."""
@@ -7,7 +10,9 @@ class IngestError(Exception):
     code = "INTERNAL"
 
     def __str__(self) -> str:
-        return f"{self.code}: {super().__str__()}"
+        message = f"{self.code}: {super().__str__()}"
+        is_short = len(message) <= MAX_MESSAGE_CHARACTERS
+        return message if is_short else message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
 
 
 class InvalidInputError(IngestError):

@@ -6,23 +6,30 @@ Whether a list is valid JSON is left to `pixel_lists`.
 
 import json
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
+
+import simdjson
 
 from ingest.errors import InvalidInputError, TooLargeError
 from ingest.pixel_lists import refuse_strangers
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
-_STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"')
 _LITERAL = re.compile(rb"[^\s,{}\[\]\":]+")
 _CONTROL = bytes(range(0x20))
 _BRACKETS = re.compile(rb"\[[\[ \t\r\n]*")
 _CLOSING = b"] \t\r\n"
 _MAX_TAIL_BYTES = 64
+_MAX_NAME_BYTES = 4096
+_MAX_SHOWN_CHARACTERS = 100
+# Both parsers take many times the memory of a string with escapes.
+_BLOCK_BYTES = 256 * 1024
+_LONGEST_ESCAPE = len("\\u0000")
 
 
 def member_place(place: str, name: str) -> str:
-    """Say where a member's value is, with at most 40 characters of its name, in ASCII."""
-    return f"{place}[{name[:40]!a}]"
+    """Say where a member's value is, with the start of its name, in ASCII."""
+    return f"{place}[{_shown(name)}]"
 
 
 class Member(NamedTuple):
@@ -39,29 +46,70 @@ def split_object(text: bytes, place: str, max_depth: int, max_names: int) -> lis
         InvalidInputError: not valid JSON, or a name twice.
         TooLargeError: objects nested deeper than `max_depth`, or more names than `max_names` on all levels together.
     """
-    members, end = _Cutter(text, place, max_names).object_at(0, max_depth)
+    members, end = _Cutter(text, place, max_depth, max_names).object_at(0, max_depth)
     if _SPACE.fullmatch(text, end) is None:
         raise _invalid(place)
     return members
 
 
-def parse_string(token: bytes, place: str) -> str:
-    """Decode a JSON string with its quotes, as `split_object` gives it: without control characters."""
+def parse_base64_string(token: bytes, place: str) -> bytes:
+    """Decode a JSON string with its quotes, as `split_object` gives it, that should be base64.
+
+    Base64 may have escapes in it: slashes, line breaks, '=' and '+' are written so by some. What is anything else is
+    either given as UTF-8 or refused.
+
+    Raises:
+        InvalidInputError: not valid JSON.
+    """
+    if b"\\" not in token:
+        return token[1:-1]
+    parser = simdjson.Parser()
     try:
-        if b"\\" not in token:
-            return token[1:-1].decode("utf-8")
-        decoded: str = json.loads(token.decode("utf-8"))
-        decoded.encode("utf-8")  # half a surrogate pair is no text
+        return b"".join(str(parser.parse(b'"' + part + b'"')).encode() for part in _cut_string(token[1:-1]))
     except ValueError as error:
         raise _invalid(place) from error
-    return decoded
+
+
+def _cut_string(text: bytes) -> Iterator[bytes]:
+    """Cut what is between the quotes of a JSON string, but no escape in two."""
+    start = 0
+    while start < len(text):
+        end = start + _BLOCK_BYTES
+        last = text.rfind(b"\\", end - _LONGEST_ESCAPE, end) if end < len(text) else -1
+        if last >= 0:
+            # A row of backslashes is one of pairs, and at its end maybe another escape.
+            num_in_row = last + 1 - start - len(text[start : last + 1].rstrip(b"\\"))
+            end = last if num_in_row % 2 else last + 1
+        yield text[start:end]
+        start = end
+
+
+def _parse_name(token: bytes, place: str) -> str:
+    if len(token) > _MAX_NAME_BYTES:
+        raise TooLargeError(f"{place}: wanted names of at most {_MAX_NAME_BYTES} bytes in its JSON, came {len(token)}")
+    try:
+        name: str = json.loads(token.decode("utf-8"))
+        name.encode("utf-8")  # half a surrogate pair is no text
+    except ValueError as error:
+        raise _invalid(place) from error
+    return name
+
+
+def _shown(name: str) -> str:
+    """Quote the start of a name in ASCII: 40 characters, less where they become longer."""
+    shown = ascii(name[:40])
+    return shown if len(shown) <= _MAX_SHOWN_CHARACTERS else shown[: _MAX_SHOWN_CHARACTERS - 4] + "...'"
 
 
 class _Cutter:
     """A walk over one text, which ends at one name too many: on all levels, or nesting would multiply them."""
 
-    def __init__(self, text: bytes, place: str, max_names: int) -> None:
+    def __init__(self, text: bytes, place: str, max_depth: int, max_names: int) -> None:
         self._text = text
+        # The same with nothing but strings' ends for quotes, as long as backslashes stand in strings alone. Elsewhere
+        # they are wrong, and so is whatever value is cut there.
+        self._unescaped = text.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in text else text
+        self._max_depth = max_depth
         self._place = place
         self._max_names = max_names
         self._num_names = 0
@@ -78,7 +126,7 @@ class _Cutter:
         while True:
             name, position = self._name(position)
             if name in names:
-                raise InvalidInputError(f"{self._place}: wanted each name once, came {name[:40]!a} twice")
+                raise InvalidInputError(f"{self._place}: wanted each name once, came {_shown(name)} twice")
             names.add(name)
             value_end = self._value_end(position, member_place(self._place, name), max_depth)
             members.append(Member(name, self._text[position:value_end]))
@@ -94,47 +142,44 @@ class _Cutter:
         self._num_names += 1
         if self._num_names > self._max_names:
             raise TooLargeError(f"{self._place}: wanted at most {self._max_names} names in its JSON, came more")
-        token = _STRING.match(self._text, position)
-        if token is None:
+        if self._text[position : position + 1] != b'"':
             raise _invalid(self._place)
-        colon = self._skip(token.end())
+        end = self._string_end(position, self._place)
+        colon = self._skip(end)
         if self._text[colon : colon + 1] != b":":
             raise _invalid(self._place)
-        return parse_string(token.group(), self._place), self._skip(colon + 1)
+        return _parse_name(self._text[position:end], self._place), self._skip(colon + 1)
 
     def _value_end(self, start: int, place: str, max_depth: int) -> int:
         first = self._text[start : start + 1]
         if first == b"{":
             return self.object_at(start, max_depth - 1)[1]
         if first == b"[":
-            return _list_end(self._text, start, place)
+            return _list_end(self._text, start, place, self._max_depth)
         if first == b'"':
-            return _string_end(self._text, start, place)
+            return self._string_end(start, place)
         literal = _LITERAL.match(self._text, start)
         if literal is None:
             raise _invalid(place)
         return literal.end()
+
+    def _string_end(self, start: int, place: str) -> int:
+        """Find the end of a string at the speed of a search."""
+        end = self._unescaped.find(b'"', start + 1)
+        if end < 0 or len(self._text[start:end].translate(None, _CONTROL)) != end - start:
+            raise _invalid(place)
+        return end + 1
 
     def _skip(self, position: int) -> int:
         space = _SPACE.match(self._text, position)
         return space.end() if space else position
 
 
-def _string_end(text: bytes, start: int, place: str) -> int:
-    """Find the end of a string, at the speed of a search for those without escapes: base64 is long and has none."""
-    end = text.find(b'"', start + 1)
-    if end >= 0 and text.find(b"\\", start, end) < 0 and len(text[start:end].translate(None, _CONTROL)) == end - start:
-        return end + 1
-    token = _STRING.match(text, start)
-    if token is None:
-        raise _invalid(place)
-    return token.end()
-
-
-def _list_end(text: bytes, start: int, place: str) -> int:
+def _list_end(text: bytes, start: int, place: str, max_depth: int) -> int:
     """Find the end of a list of numbers: it holds no quote and no brace, so the next of those comes after it."""
     stop = _next_stop(text, start)
     if stop < 0:
+        refuse_strangers(text[start:], place, max_depth)
         raise _invalid(place)
     end = text.rfind(b"]", start, stop) + 1
     # As many brackets close as opened: a regular list, and no need to count those in it. Were it another after all, it
@@ -144,7 +189,7 @@ def _list_end(text: bytes, start: int, place: str) -> int:
     tail = text[max(start, end - _MAX_TAIL_BYTES) : end]
     num_closed = tail[len(tail.rstrip(_CLOSING)) :].count(b"]")
     if num_closed != num_open and text.count(b"[", start, stop) > text.count(b"]", start, stop):
-        refuse_strangers(text[start : stop + 1], place)
+        refuse_strangers(text[start : stop + 1], place, max_depth)
         raise _invalid(place)
     return end
 

@@ -5,7 +5,7 @@ All numbers are whole and 0-255, or any of them is written with a fraction or ex
 Most lists are written so evenly that `uniform_lists` reads them. For all others, and to say what is wrong, a list's
 shape is checked on its *skeleton*, the text without numbers and spaces: a regular list has exactly one, so one
 comparison finds every irregularity, also where totals agree; simdjson's flat buffer of numbers is then all that is
-needed. A *path* is the index at each level of the place where something was found: row, column, channel.
+needed. `list_places` says where in a list something was found.
 """
 
 import math
@@ -17,15 +17,23 @@ import simdjson
 from numpy.typing import NDArray
 
 from ingest.colour import Pixels, to_rgb
-from ingest.errors import InvalidInputError, TooLargeError
+from ingest.errors import InvalidInputError
 from ingest.limits import Limits
+from ingest.list_places import (
+    NUMBER_BYTES,
+    SPACE_BYTES,
+    check_depth,
+    first_difference,
+    path_after,
+    shape_by_counting,
+    skeleton_of,
+    where,
+    where_after,
+)
 from ingest.uniform_lists import read_uniform_list
 
 # simdjson takes 14 times the memory of what it parses at once.
 _BLOCK_BYTES = 256 * 1024
-_NUMBER_BYTES = b"0123456789+-.eE"
-_SPACE_BYTES = b" \t\r\n"
-_LEVELS = ("row", "column", "channel")
 _CONTENTS = ("rows", "pixels", "numbers")
 _STRANGERS = {
     b'"': "a string",
@@ -36,7 +44,6 @@ _STRANGERS = {
     b"N": "NaN",
     b"I": "Infinity",
 }
-_EMPTY_LIST = re.compile(rb"\[[ \t\r\n]*\]")
 _NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _BAD_NUMBER = re.compile(rb"(?<![0-9+\-.eE])(?!" + _NUMBER + rb"(?![0-9+\-.eE]))[0-9+\-.eE]+")
 # simdjson refuses numbers that fit no 64-bit type; they are far out of range here.
@@ -60,17 +67,23 @@ def read_pixel_list(text: bytes, place: str, limits: Limits) -> Pixels:
 
 def _read_any_list(text: bytes, place: str, limits: Limits) -> Pixels:
     """Read a list however it is written, or say what is wrong with it."""
-    refuse_strangers(text, place)
-    shape = _read_shape(text, place, limits)
+    max_depth = limits.max_json_depth
+    skeleton = skeleton_of(text)
+    num_levels = len(skeleton) - len(skeleton.lstrip(b"["))
+    # Before anything else: whatever is wrong with it, a place at a great depth is not looked for.
+    check_depth(max(num_levels, skeleton.count(b"[") - skeleton.count(b"]")), place, max_depth)
+    refuse_strangers(text, place, max_depth)
+    shape = _read_shape(text, skeleton, num_levels, place, limits)
+    del skeleton  # half of the text in length
     is_float = any(mark in text for mark in (b".", b"e", b"E"))
     samples = np.empty(math.prod(shape), np.uint8)
     num_read = 0
-    for values in _read_numbers(text, len(shape), place):
-        _refuse_out_of_range(text, values, num_read, shape, is_float, place)
+    for values in _read_numbers(text, num_levels, place, max_depth):
+        _refuse_out_of_range(text, values, num_read, shape, is_float, place, max_depth)
         samples[num_read : num_read + len(values)] = _round_half_up(values * 255.0) if is_float else values
         num_read += len(values)
     if num_read != len(samples):
-        _refuse_empty(text, place)
+        _refuse_empty(text, place, max_depth)
         raise _not_json(place)
     return samples.reshape(shape[0], shape[1], -1)
 
@@ -82,27 +95,32 @@ def _round_half_up(values: NDArray[np.float64]) -> Pixels:
     return whole.astype(np.uint8)
 
 
-def refuse_strangers(text: bytes, place: str) -> None:
-    """Refuse what is not a number, at its place; `text` is a list from its '[' on, maybe cut after the stranger."""
-    strange = text.translate(None, _NUMBER_BYTES + _SPACE_BYTES + b"[],")
+def refuse_strangers(text: bytes, place: str, max_depth: int) -> None:
+    """Refuse what is not a number, at its place; `text` is a list from its '[' on, maybe cut after the stranger.
+
+    Raises:
+        InvalidInputError: naming the first stranger.
+        TooLargeError: it stands in more than `max_depth` lists.
+    """
+    strange = text.translate(None, NUMBER_BYTES + SPACE_BYTES + b"[],")
     if strange:
-        path = _path_after(text[: text.index(strange[:1])])
+        place_in_list = where_after(text[: text.index(strange[:1])], place, max_depth)
         came = _STRANGERS.get(strange[:1], f"the byte 0x{strange[0]:02x}")
-        raise InvalidInputError(f"{place}: {_where(path)}: wanted a number, came {came}")
+        raise InvalidInputError(f"{place}: {place_in_list}: wanted a number, came {came}")
 
 
-def _read_shape(text: bytes, place: str, limits: Limits) -> tuple[int, ...]:
+def _read_shape(text: bytes, skeleton: bytes, num_levels: int, place: str, limits: Limits) -> tuple[int, ...]:
     """Take the shape from the first row and pixel, and hold the whole skeleton against it."""
-    skeleton = _skeleton(text)
-    num_levels = len(skeleton) - len(skeleton.lstrip(b"["))
-    if num_levels > limits.max_json_depth:
-        raise TooLargeError(f"{place}: wanted at most {limits.max_json_depth} levels of JSON, came {num_levels}")
     shape = _shape_by_length(skeleton, num_levels)
     if _regular_skeleton(shape, len(skeleton)) != skeleton:
-        _refuse_empty(text, place)
+        _refuse_empty(text, place, limits.max_json_depth)
         raise _irregular(skeleton, num_levels, place)
     if num_levels not in (2, 3) or (num_levels == 3 and shape[2] not in (3, 4)):
-        _refuse_empty(text, place)
+        _refuse_empty(text, place, limits.max_json_depth)
+        # A missing comma, or one too many, makes another shape of it.
+        num_values = sum(map(len, _read_numbers(text, num_levels, place, limits.max_json_depth)))
+        if num_values != math.prod(shape):
+            raise _not_json(place)
         came = " x ".join(map(str, shape))
         raise InvalidInputError(f"{place}: wanted a pixel list of H x W x 3, H x W x 4 or H x W, came {came}")
     limits.check_picture(shape[0], shape[1], place)
@@ -129,6 +147,9 @@ def _regular_skeleton(shape: tuple[int, ...], max_bytes: int) -> bytes:
     """Build the skeleton of a regular list; no more of it than makes a difference to one of `max_bytes`."""
     regular = b""
     for count in reversed(shape):
+        if len(regular) > max_bytes:  # what comes behind it is not compared with anything
+            regular = (b"[" + regular)[: max_bytes + 1]
+            continue
         useful = min(count, max_bytes // (len(regular) + 1) + 2)
         regular = b"[" + ((regular + b",") * useful)[:-1] + b"]"
     return regular
@@ -136,58 +157,45 @@ def _regular_skeleton(shape: tuple[int, ...], max_bytes: int) -> bytes:
 
 def _irregular(skeleton: bytes, num_levels: int, place: str) -> InvalidInputError:
     """Say where the list first leaves the shape of its first row and pixel."""
-    shape = _shape_by_counting(skeleton, num_levels)
+    shape = shape_by_counting(skeleton, num_levels)
     regular = _regular_skeleton(shape, len(skeleton))
-    length = min(len(skeleton), len(regular))
-    differs = np.frombuffer(skeleton, np.uint8, length) != np.frombuffer(regular, np.uint8, length)
-    first = int(differs.argmax()) if differs.any() else length
+    first = first_difference(skeleton, regular)
     came, wanted = skeleton[first : first + 1], regular[first : first + 1]
-    path = _path_after(skeleton[:first])
+    path = path_after(skeleton[:first])  # at most one level deeper than the first number
     if not came or not wanted or not path:
         return _not_json(place)
     if came == b"[" or wanted == b"[":
         kinds = ("a number", "a list") if came == b"[" else ("a list", "a number")
-        return InvalidInputError(f"{place}: mixed depth at {_where(path)}: wanted {kinds[0]}, came {kinds[1]}")
+        return InvalidInputError(f"{place}: mixed depth at {where(path)}: wanted {kinds[0]}, came {kinds[1]}")
     level = len(path) - 1
     count = f"{path[-1] + 1}" if came == b"]" else f"more than {shape[level]}"
     contents = _CONTENTS[level] if level < 3 else "items"
     return InvalidInputError(
-        f"{place}: ragged at {_where(path[:-1])}: wanted {shape[level]} {contents} as in the first, came {count}"
+        f"{place}: ragged at {where(path[:-1])}: wanted {shape[level]} {contents} as in the first, came {count}"
     )
 
 
-def _shape_by_counting(skeleton: bytes, num_levels: int) -> tuple[int, ...]:
-    """Count the items of the first list of each level, regular or not; slower than by length."""
-    marks, depth = _marks_and_depth(skeleton)
-    shape = []
-    for level in range(1, num_levels + 1):
-        is_closed = depth[level:] < level
-        end = level + int(is_closed.argmax()) if is_closed.any() else len(depth)
-        shape.append(1 + int(((marks == ord(",")) & (depth == level))[:end].sum()))
-    return tuple(shape)
-
-
-def _read_numbers(text: bytes, num_levels: int, place: str) -> Iterator[NDArray[np.float64]]:
+def _read_numbers(text: bytes, num_levels: int, place: str, max_depth: int) -> Iterator[NDArray[np.float64]]:
     """Parse a list of regular skeleton with simdjson and give its numbers in order, float64, some rows at a time."""
     end = text.rindex(b"]")
-    if text[end + 1 :].strip(_SPACE_BYTES):
+    if text[end + 1 :].strip(SPACE_BYTES):
         raise _not_json(place)
     parser = simdjson.Parser()
-    for rows in _cut_rows(text, num_levels, end):
+    for start, cut in _cut_rows(text, num_levels, end):
         try:
-            yield _flat_numbers(parser, b"[" + rows + b"]")
+            yield _flat_numbers(parser, b"[" + text[start:cut] + b"]")
         except (ValueError, RuntimeError, TypeError) as error:
-            raise _why_not_json(text, place) from error
+            raise _why_not_json(text, start, cut, place, max_depth) from error
 
 
-def _cut_rows(text: bytes, num_levels: int, end: int) -> Iterator[bytes]:
-    """Cut what is between the outer brackets behind rows: in a regular list, only there that many lists end at once."""
+def _cut_rows(text: bytes, num_levels: int, end: int) -> Iterator[tuple[int, int]]:
+    """Say where to cut what is between the outer brackets: behind rows, where alone so many lists end at once."""
     row_end = re.compile(rb"\][ \t\r\n]*" * (num_levels - 1) + rb",")
     start = 1
     while start < end:
         found = row_end.search(text, start + _BLOCK_BYTES, end)
         cut = found.end() - 1 if found else end
-        yield text[start:cut]
+        yield start, cut
         start = cut + 1
 
 
@@ -197,61 +205,41 @@ def _flat_numbers(parser: simdjson.Parser, text: bytes) -> NDArray[np.float64]:
     return np.frombuffer(numbers.as_buffer(of_type="d"), np.float64)
 
 
-def _why_not_json(text: bytes, place: str) -> InvalidInputError:
+def _why_not_json(text: bytes, start: int, end: int, place: str, max_depth: int) -> InvalidInputError:
+    """Say what is wrong with a list, between `start` and `end`."""
     for pattern, came in ((_BAD_NUMBER, "text that is no JSON number"), (_HUGE_NUMBER, "one that is out of range")):
-        found = pattern.search(text)
+        found = pattern.search(text, start, end)
         if found:
-            where = _where(_path_after(text[: found.start()]))
-            return InvalidInputError(f"{place}: {where}: wanted a number 0-255 or in [0, 1], came {came}")
+            place_in_list = where_after(text[: found.start()], place, max_depth)
+            return InvalidInputError(f"{place}: {place_in_list}: wanted a number 0-255 or in [0, 1], came {came}")
     return _not_json(place)
 
 
 def _refuse_out_of_range(
-    text: bytes, values: NDArray[np.float64], num_before: int, shape: tuple[int, ...], is_float: bool, place: str
+    text: bytes,
+    values: NDArray[np.float64],
+    num_before: int,
+    shape: tuple[int, ...],
+    is_float: bool,
+    place: str,
+    max_depth: int,
 ) -> None:
     """Check some of a list's numbers, `num_before` being how many come before them."""
     is_wrong = (values < 0) | (values > (1 if is_float else 255))
     if is_wrong.any():
-        _refuse_empty(text, place)  # or the place would be counted wrong
+        _refuse_empty(text, place, max_depth)  # or the place would be counted wrong
         first = int(is_wrong.argmax())
         path = tuple(int(index) for index in np.unravel_index(num_before + first, shape))
         rule = "a number in [0, 1], since the list has fractions or exponents" if is_float else "a whole number 0-255"
-        raise InvalidInputError(f"{place}: {_where(path)}: wanted {rule}, came {values[first]:g}")
+        raise InvalidInputError(f"{place}: {where(path)}: wanted {rule}, came {values[first]:g}")
 
 
-def _refuse_empty(text: bytes, place: str) -> None:
-    found = _EMPTY_LIST.search(text)
-    if found:
-        path = _path_after(text[: found.start()])
-        raise InvalidInputError(f"{place}: {_where(path)}: wanted at least one number, came an empty list")
-
-
-def _skeleton(text: bytes) -> bytes:
-    return text.translate(None, _NUMBER_BYTES + _SPACE_BYTES)
-
-
-def _path_after(prefix: bytes) -> tuple[int, ...]:
-    """Give the index at each level that is open at the end of `prefix`, the text before some place in a list."""
-    marks, depth = _marks_and_depth(_skeleton(prefix))
-    path = []
-    for level in range(1, int(depth[-1]) + 1 if len(depth) else 1):
-        start = int(np.flatnonzero((marks == ord("[")) & (depth == level))[-1])
-        path.append(int(((marks == ord(",")) & (depth == level))[start:].sum()))
-    return tuple(path)
-
-
-def _marks_and_depth(skeleton: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Give each byte of a skeleton, and how many lists are open after it."""
-    marks = np.frombuffer(skeleton, np.uint8)
-    steps = (marks == ord("[")).astype(np.int8) - (marks == ord("]"))
-    return marks, np.cumsum(steps, dtype=np.int32)
-
-
-def _where(path: tuple[int, ...]) -> str:
-    if not path:
-        return "the whole list"
-    named = [f"{name} {index}" for name, index in zip(_LEVELS, path, strict=False)]
-    return ", ".join(named + [f"level {level + 4} item {index}" for level, index in enumerate(path[3:])])
+def _refuse_empty(text: bytes, place: str, max_depth: int) -> None:
+    without_spaces = text.translate(None, SPACE_BYTES)
+    start = without_spaces.find(b"[]")
+    if start >= 0:
+        place_in_list = where_after(without_spaces[:start], place, max_depth)
+        raise InvalidInputError(f"{place}: {place_in_list}: wanted at least one number, came an empty list")
 
 
 def _not_json(place: str) -> InvalidInputError:
