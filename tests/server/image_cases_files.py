@@ -123,6 +123,13 @@ JPEG = [
     refused(
         "JPEG bomb", with_frame_size(WHOLE_JPEG, 65_500, 65_500), words=["image[0]", "65500 x 65500"], code="TOO_LARGE"
     ),
+    refused("JPEG narrower than its data", with_frame_size(WHOLE_JPEG, 64, 64), words=["image[0]", "more data"]),
+    refused("JPEG far smaller than its data", with_frame_size(WHOLE_JPEG, 16, 16), words=["image[0]", "more data"]),
+    refused(
+        "JPEG, progressive, without its last scan",
+        PROGRESSIVE[: PROGRESSIVE.rindex(b"\xff\xda")] + b"\xff\xd9",
+        words=["image[0]", "lacks some of its scans"],
+    ),
     refused("JPEG higher than its data", with_frame_size(WHOLE_JPEG, 80, 640), words=["image[0]", "damaged"]),
 ]
 

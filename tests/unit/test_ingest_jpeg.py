@@ -1,6 +1,7 @@
 """JPEG: Pillow is the reference where files are whole; what is missing or made to keep the server busy is refused."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -82,7 +83,12 @@ def test_a_huge_jpeg_is_refused_by_its_header_alone() -> None:
         (b"\xff\xd8\xff\xfe\x00\x02text", "stray bytes"),
         (b"\xff\xd8\xff\xc0\x00\x05\x08\x00\x01\xff\xd9", "short frame header"),
         (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x00\x00\x01\x01\x01\x11\x00\xff\xd9", "wanted at least 1 pixel"),
-        (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00\xff\xd9", "cannot be decoded"),
+        (b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00\xff\xd9", "lacks some of its scans"),
+        (
+            b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x01\x00\x01\x01\x01\x11\x00"
+            b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\xff\xd9",
+            "cannot be decoded",
+        ),
     ],
 )
 def test_each_fault_of_a_jpeg_is_refused(data: bytes, words: str) -> None:
@@ -174,3 +180,68 @@ def test_a_progressive_jpeg_that_lost_data_is_refused() -> None:
     whole = save(smooth_picture(320, 240), "JPEG", progressive=True)
     first = whole.index(b"\xff\xda") + 300
     assert "with less data than its size asks for (damaged)" in refusal(whole[:first] + whole[first + 200 :])
+
+
+def scan_starts(data: bytes) -> list[int]:
+    return [found.start() for found in re.finditer(b"\xff\xda", data)]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+@pytest.mark.parametrize("quality", [1, 50, 100])
+def test_a_progressive_jpeg_without_its_last_scans_is_refused(mode: str, subsampling: str, quality: int) -> None:
+    # Each scan ends well-formed, and with an end glued on libjpeg has nothing to say.
+    image = smooth_picture(97, 65).convert(mode)
+    whole = save(image, "JPEG", progressive=True, subsampling=subsampling, quality=quality)
+    starts = scan_starts(whole)
+    assert len(starts) >= 6
+    for start in starts:
+        assert "(damaged)" in refusal(whole[: whole.rindex(b"\xff\xda", 0, start + 2)] + b"\xff\xd9")
+    tables = re.compile(b"(?:\xff\xc4..[^\xff]*)*$", re.DOTALL)
+    for start in starts[1:]:  # and without the tables of the scan that is missing
+        assert "lacks some of its scans" in refusal(tables.sub(b"", whole[:start]) + b"\xff\xd9")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(1, 100),
+    st.sampled_from(["4:4:4", "4:2:2", "4:2:0", "4:1:1"]),
+    st.sampled_from(["RGB", "L", "CMYK"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_no_whole_jpeg_of_pillow_is_refused(
+    width: int, height: int, quality: int, subsampling: str, mode: str, is_progressive: bool, is_noise: bool
+) -> None:
+    noise = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    image = (Image.fromarray(noise) if is_noise else smooth_picture(width, height)).convert(mode)
+    data = save(image, "JPEG", quality=quality, subsampling=subsampling, progressive=is_progressive)
+    assert np.array_equal(decode(data), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+def with_frame_size(data: bytes, width: int, height: int) -> bytes:
+    frame = re.search(b"\xff[\xc0-\xc2]\x00", data).start()
+    return data[: frame + 5] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + data[frame + 9 :]
+
+
+@pytest.mark.parametrize("size", [(64, 64), (16, 16), (80, 48), (16, 64)])
+@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"progressive": True}, {"restart_marker_rows": 1}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_with_more_data_than_its_header_asks_for_is_refused(
+    mode: str, options: dict, size: tuple[int, int]
+) -> None:
+    # Of a smaller size, the data gives a sheared picture.
+    noise = np.random.default_rng(1).integers(0, 256, (64, 80, 3), np.uint8)
+    data = save(Image.fromarray(noise).convert(mode), "JPEG", **options)
+    assert "(damaged)" in refusal(with_frame_size(data, *size))
+
+
+@pytest.mark.parametrize(
+    "stuffing", [b"\x01", b"\x00" * 512, bytes(range(1, 17)), b"\x07\x08" + b"\x00" * 100, b"\xff" * 99]
+)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_stuffing_before_the_end_is_no_data(mode: str, stuffing: bytes) -> None:
+    data = save(smooth_picture(64, 48).convert(mode), "JPEG")
+    assert np.array_equal(decode(data[:-2] + stuffing + data[-2:]), decode(data))

@@ -1,8 +1,8 @@
 """JPEG: the segments are walked here (size first, whole to the end), libjpeg-turbo decodes, through simplejpeg.
 
 libjpeg fills what is missing with gray and only warns. simplejpeg hands the first warning on, so most damage is refused
-by what libjpeg says; restart markers out of order and a missing end are noticed by the walk. JPEG has no checksum:
-changed bits that leave the count of blocks right cannot be noticed, nor the absence of a progressive file's last scans.
+by what libjpeg says; restart markers out of order, a missing end and missing scans are noticed by the walk. JPEG has no
+checksum: changed bits that leave the count of blocks right cannot be noticed.
 
 What simplejpeg does not decode (CMYK, unusual sampling), or not without a warning that may be harmless (cameras leave
 stray bytes before the end), goes through Pillow. That hides the warnings, so `_refuse_missing_data` looks for gray.
@@ -18,15 +18,17 @@ from PIL import Image
 from ingest.colour import Picture, Pixels
 from ingest.errors import InvalidInputError, TooLargeError
 from ingest.exif import exif_orientation
+from ingest.jpeg_frame import START_OF_FRAME, Frame, read_frame, sends_everything
 from ingest.limits import Limits
 from ingest.pillow import open_and_load
 
 SIGNATURE = b"\xff\xd8\xff"
 
-_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SEQUENTIAL = frozenset((0xC0, 0xC1))  # Huffman-coded; each block lies whole in one scan
 # Of libjpeg's warnings, those that mean pixels were made up.
 _DAMAGE_WARNINGS = ("premature end of", "Premature end of", "bad Huffman code", "found marker")
+_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+# What cameras leave before the end; zeros at its end are not counted.
+_MAX_STRAY_BYTES = 16
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
 _EXIF = 0xE1
@@ -54,8 +56,7 @@ class _Segment(NamedTuple):
 class _File(NamedTuple):
     exif: bytes | None
     pixel_data: bytes  # the file without its metadata and without what follows its end
-    num_components: int
-    is_sequential: bool
+    frame: Frame
 
 
 def decode(data: bytes, place: str, limits: Limits) -> Picture:
@@ -68,20 +69,36 @@ def decode(data: bytes, place: str, limits: Limits) -> Picture:
 
 
 def _decode_without_warning(file: _File, place: str) -> Pixels | None:
-    """Decode gray and RGB; None where libjpeg has something to say that need not be damage."""
-    if file.num_components not in (1, 3):
-        return None
+    """Decode gray and RGB; None where libjpeg has something to say that need not be damage, and for CMYK."""
+    is_cmyk = len(file.frame.components) == 4
     try:
-        return simplejpeg.decode_jpeg(file.pixel_data, "RGB")
+        # TurboJPEG does not make RGB of CMYK; this is for the warnings.
+        samples = simplejpeg.decode_jpeg(file.pixel_data, "CMYK" if is_cmyk else "RGB")
+        return None if is_cmyk else samples
     except ValueError as warning:
         if any(words in str(warning) for words in _DAMAGE_WARNINGS):
             raise _missing_data(place) from warning
+        _refuse_leftover(str(warning), file, place)
         return None
+
+
+def _refuse_leftover(warning: str, file: _File, place: str) -> None:
+    """Refuse data that the decoder leaves over: that of a larger picture, whose header was changed."""
+    found = _EXTRANEOUS.search(warning)
+    if found is None:
+        return
+    scans = file.pixel_data[:-2]
+    num_stray = int(found[1]) - (len(scans) - len(scans.rstrip(b"\0")))
+    is_at_end = int(found[2], 16) == _END_OF_IMAGE
+    if not is_at_end or num_stray > max(_MAX_STRAY_BYTES, file.frame.min_bytes_of_a_line()):
+        raise InvalidInputError(
+            f"{place}: wanted a whole JPEG, came one with more data than its size asks for (damaged)"
+        )
 
 
 def _decode_with_pillow(file: _File, place: str) -> Pixels:
     image = open_and_load(file.pixel_data, "JPEG", place)
-    if file.is_sequential and _ends_gray(image):
+    if file.frame.is_sequential and _ends_gray(image):
         _refuse_missing_data(image, file.pixel_data, place)
     rgb_or_gray = image if image.mode in ("L", "RGB") else image.convert("RGB")
     samples = np.asarray(rgb_or_gray)
@@ -107,8 +124,9 @@ def _refuse_missing_data(image: Image.Image, pixel_data: bytes, place: str) -> N
 
 def _read_segments(data: bytes, place: str, limits: Limits) -> _File:
     """Hold the size against the limits and walk on to the end marker."""
-    exif, kept, num_components, is_sequential = None, [data[:2]], 0, False
-    position, marker, num_segments, num_scans = 2, 0, 0, 0
+    exif, frame, kept = None, None, [data[:2]]
+    scan_headers: list[bytes] = []
+    position, marker, num_segments = 2, 0, 0
     while marker != _END_OF_IMAGE:
         num_segments += 1
         if num_segments > _MAX_SEGMENTS:
@@ -118,20 +136,21 @@ def _read_segments(data: bytes, place: str, limits: Limits) -> _File:
         body = data[segment.start : segment.end]
         position = segment.end
         if marker == _START_OF_SCAN:
-            num_scans += 1
-            if num_scans > _MAX_SCANS:
+            scan_headers.append(body)
+            if len(scan_headers) > _MAX_SCANS:
                 raise TooLargeError(f"{place}: wanted a JPEG of at most {_MAX_SCANS} scans, came more")
             position = _end_of_scan(data, segment.end, place)
-        if marker in _START_OF_FRAME:
-            _check_size(body, place, limits)
-            num_components, is_sequential = body[5], marker in _SEQUENTIAL
+        if marker in START_OF_FRAME:
+            frame = _frame(marker, body, place, limits)
         if marker == _EXIF and exif is None and body.startswith(b"Exif\0\0"):
             exif = body
         if marker not in _METADATA:
             kept.append(data[start:position])
-    if not num_components:
+    if frame is None:
         raise InvalidInputError(f"{place}: wanted a JPEG with a frame, came one without (damaged)")
-    return _File(exif, b"".join(kept), num_components, is_sequential)
+    if not sends_everything(frame, scan_headers):
+        raise InvalidInputError(f"{place}: wanted a whole JPEG, came one that lacks some of its scans (damaged)")
+    return _File(exif, b"".join(kept), frame)
 
 
 def _segment_at(data: bytes, position: int, place: str) -> _Segment:
@@ -155,10 +174,12 @@ def _segment_at(data: bytes, position: int, place: str) -> _Segment:
     return _Segment(marker, body, end)
 
 
-def _check_size(frame: bytes, place: str, limits: Limits) -> None:
-    if len(frame) < 6:
+def _frame(marker: int, body: bytes, place: str, limits: Limits) -> Frame:
+    frame = read_frame(marker, body)
+    if frame is None:
         raise InvalidInputError(f"{place}: wanted a whole JPEG, came one with a short frame header (damaged)")
-    limits.check_picture(int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big"), place)
+    limits.check_picture(frame.height_px, frame.width_px, place)
+    return frame
 
 
 def _end_of_scan(data: bytes, position: int, place: str) -> int:
