@@ -119,10 +119,11 @@ def _read_chunks(data: bytes, header: _Header, place: str) -> tuple[dict[bytes, 
             chunks[kind] = bytes(body)
         elif kind[:1].isupper() and kind != b"IEND":
             raise _damaged(place, "it has an unknown critical chunk")
-    return chunks, _inflate(b"".join(compressed), _num_scanline_bytes(header), place)
+    stream = compressed[0] if len(compressed) == 1 else b"".join(compressed)
+    return chunks, _inflate(stream, _num_scanline_bytes(header), place)
 
 
-def _inflate(compressed: bytes, num_bytes: int, place: str) -> bytes:
+def _inflate(compressed: bytes | memoryview, num_bytes: int, place: str) -> bytes:
     """Decompress exactly `num_bytes`; one byte more is asked for, so that a stream that goes on is noticed."""
     stream = isal_zlib.decompressobj()
     try:
