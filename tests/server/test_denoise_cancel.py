@@ -67,8 +67,10 @@ def test_a_request_that_is_cancelled_while_it_waits_costs_no_step(server: Any) -
     before = settled_metrics(server.metrics)
     with Stream(server.grpc) as first, Stream(server.grpc) as second:
         first.send(start(running, num_steps=NUM_STEPS))
+        while read_metrics(server.metrics)["denoising_steps_total"] == before["denoising_steps_total"]:
+            time.sleep(0.01)  # until the first one is being computed: the second one waits for its turn
         second.send(make_request("denoise", {"num_chunks": 9}, sequence_id=waiting))
-        time.sleep(0.1)  # the first one is being computed, the second one waits for its turn
+        time.sleep(0.05)
         second.cancel()
         assert join(first.receive_all(), "frame_index").tolist() == list(range(9))
     after = wait_for_metrics(server.metrics, queued_requests=0)
