@@ -1,5 +1,6 @@
 """Pixel lists: hand-worked cases, every refusal by name."""
 
+import contextlib
 import tracemalloc
 
 import numpy as np
@@ -176,4 +177,18 @@ def test_doubled_levels_do_not_double_the_work() -> None:
     tracemalloc.start()
     assert "mixed depth at row 0, column 0" in refusal(text)
     assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "end", ["]", ",[[1,2,3],[1,2]]]", ",[[1,2,3],[1,true,3]]]", ",[[1,2,3],[]]]", ",[[1,2,3],[1,2,256]]]", "", "]]"]
+)
+@pytest.mark.parametrize("pixel", ["[1,2,3]", "[1, 2 ,3]", "[0.5,1,0]", "[ 1,2,3]"])
+def test_reading_and_refusing_take_at_most_four_bytes_for_each_that_was_sent(pixel: str, end: str) -> None:
+    row = "[" + ",".join([pixel] * 2) + "]"
+    text = ("[" + ",".join([row] * 300_000) + end).encode()
+    tracemalloc.start()
+    with contextlib.suppress(InvalidInputError):
+        read_pixel_list(text, "image[0]", LIMITS)
+    assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
     tracemalloc.stop()
