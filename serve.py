@@ -357,7 +357,7 @@ def model_of(pid: int, models: set[str]) -> str:
 
 
 class ModelWatch:
-    """Notices when a model's process has ended while the server still waits for it, which it may do for ever."""
+    """Notices when a model's process has ended: the server may wait for it for ever, and goes on saying "ready"."""
 
     def __init__(self, server_pid: int, models: set[str]) -> None:
         self._server_pid = server_pid
@@ -376,7 +376,7 @@ class ModelWatch:
                 continue
             if now - self._dead_since.setdefault(pid, now) > DEAD_MODEL_GRACE_S:
                 whose = f"model {name!r}" if name else "a model"
-                raise ServeError(f"the process of {whose} ended while it started; the server's log above says why")
+                raise ServeError(f"the process of {whose} ended by itself; the server's log above says why")
 
 
 @contextlib.contextmanager
@@ -507,8 +507,11 @@ class Server:
         raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s")
 
     def wait_until_end(self) -> None:
-        """Return once the server's process has ended; a signal breaks the wait off with Stop."""
-        has_ended(self.pid, is_blocking=True)
+        """Return once the server has ended, raise once a model's process has; a signal breaks the wait off with Stop."""
+        watch = ModelWatch(self.pid, self.models)
+        while not has_ended(self.pid):
+            watch.check()
+            time.sleep(1.0)
 
     def _remove_env_folder(self) -> None:
         # Nothing in the name says whose it is. The one that came while we started is ours; of several, touch none.

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
+import serve
+
 ROOT = Path(__file__).parent.parent.parent
 
 pytestmark = pytest.mark.server
@@ -189,6 +191,17 @@ def test_a_launcher_whose_server_dies_says_so(tiny_repository: Path, start_serve
 
     assert server.launcher.wait(timeout=30) == 1
     assert "the server ended by itself" in server.log()
+
+
+def test_a_launcher_whose_model_dies_stops_the_server_and_says_which(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+    processes = serve.model_processes(server.pid)
+    assert len(processes) == 1
+    os.kill(next(iter(processes)), signal.SIGKILL)
+
+    assert server.launcher.wait(30) == 1
+    assert "the process of model 'tiny' ended by itself" in server.log()
+    assert is_gone(server.pid)
 
 
 def test_run_gives_the_command_the_addresses_and_returns_its_status(tiny_repository: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_models_process_that_ended_is_noticed_and_named(tmp_path: Path, monkey
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, as the server leaves it
         watch.check()
 
-        with pytest.raises(serve.ServeError, match="the process of model 'first' ended while it started"):
+        with pytest.raises(serve.ServeError, match="the process of model 'first' ended by itself"):
             watch.check()
 
 
