@@ -507,7 +507,7 @@ class Server:
         raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s")
 
     def wait_until_end(self) -> None:
-        """Return once the server has ended, raise once a model's process has; a signal breaks the wait off with Stop."""
+        """Return once the server has ended, raise once a model's process has; a signal raises Stop."""
         watch = ModelWatch(self.pid, self.models)
         while not has_ended(self.pid):
             watch.check()

@@ -24,7 +24,8 @@ def run(server, name, folder):
     language, code = snippets()[name]
     for usual, here in (("8000", server.http), ("8001", server.grpc), ("8002", server.metrics)):
         code = code.replace(f"localhost:{usual}", here)
-    code = code.replace(" demo/orbit.mp4", f" {folder}/orbit.mp4").replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    code = code.replace(" demo/orbit.mp4", f" {folder}/orbit.mp4")
+    code = code.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
     # The command line's default server is at Triton's usual port; this variable says otherwise.
     environment = os.environ | {"WORLDSTREAM_GRPC": server.grpc}
