@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 SNIPPET = re.compile(r"<!-- test: (\w+) -->\n```(\w+)\n(.*?)```", re.DOTALL)
@@ -24,6 +25,7 @@ def run(server, name, folder):
     language, code = snippets()[name]
     for usual, here in (("8000", server.http), ("8001", server.grpc), ("8002", server.metrics)):
         code = code.replace(f"localhost:{usual}", here)
+    code = code.replace("answer.bin", f"{folder}/answer.bin").replace("pixels.rgb", f"{folder}/pixels.rgb")
     code = code.replace(" demo/orbit.mp4", f" {folder}/orbit.mp4")
     code = code.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
@@ -35,7 +37,7 @@ def run(server, name, folder):
 
 
 def test_every_way_to_call_it_has_a_snippet():
-    assert set(snippets()) == {"curl", "curl_session", "curl_preprocess", "python", "cli", "triton"}
+    assert set(snippets()) == {"curl", "curl_session", "curl_preprocess", "curl_binary", "python", "cli", "triton"}
 
 
 def test_curl_streams_events(server, tmp_path):
@@ -58,6 +60,13 @@ def test_curl_turns_two_cameras_into_pixels(server, tmp_path):
     assert outputs["pixels"]["shape"] == [2, 1, 2, 3]
     assert outputs["pixels"]["data"] == [255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9]
     assert outputs["camera_name"]["data"] == ["wrist", "left"]
+
+
+def test_curl_sends_and_gets_raw_bytes(server, tmp_path):
+    run(server, "curl_binary", tmp_path)
+    with Image.open(ROOT / "client" / "pictures" / "start.png") as picture:
+        wanted = picture.convert("RGB").tobytes()
+    assert (tmp_path / "pixels.rgb").read_bytes() == wanted
 
 
 def test_the_python_client_walks_and_then_turns(server, tmp_path):
