@@ -16,7 +16,7 @@ PIP_ARGS ?=
 # Arguments for the server and for pytest, and the benchmarks to run.
 SERVE_ARGS ?=
 TEST_ARGS ?=
-BENCH ?= $(sort $(wildcard perf/*.py))
+BENCH ?= $(shell grep -l __main__ perf/*.py)
 
 # The demo. Files of poses and intrinsics are read as LingBot-World ships them, one pose a video frame and intrinsics
 # of an 832x480 picture; POSE_RATE and INTRINSICS_SIZE say otherwise. POSES may also be walk, pan, orbit or stand.
