@@ -32,8 +32,9 @@ def test_an_object_is_cut_where_the_standard_library_cuts_it(content: dict, is_a
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(max_size=30), st.booleans(), st.integers(6, 40))
-@example("\\" * 20, True, 6)
+@given(st.text(max_size=30), st.booleans(), st.integers(7, 40))  # a block must be longer than the longest escape
+@example("\\" * 20, True, 7)
+@example("\x01" * 9, False, 7)
 @example("\\" * 7 + "\n" * 8, True, 7)
 def test_a_string_is_read_as_the_standard_library_reads_it(text: str, is_ascii: bool, block_bytes: int) -> None:
     token = json.dumps(text, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")

@@ -72,6 +72,7 @@ def parse_base64_string(token: bytes, place: str) -> bytes:
 
 def _cut_string(text: bytes) -> Iterator[bytes]:
     """Cut what is between the quotes of a JSON string, but no escape in two."""
+    assert _BLOCK_BYTES > _LONGEST_ESCAPE  # else a block could end where it begins
     start = 0
     while start < len(text):
         end = start + _BLOCK_BYTES
