@@ -136,10 +136,12 @@ class Engine:
             self._emitter.close(timeout_s)
 
     def _check_open(self) -> None:
-        if self._has_failed:
-            raise UnavailableError("engine: it has failed; the server has to be restarted")
-        if self._is_closing:
-            raise UnavailableError("engine: the server is shutting down")
+        if self._is_closing or self._has_failed:
+            raise self._closed()
+
+    def _closed(self) -> UnavailableError:
+        reason = "it has failed; the server has to be restarted" if self._has_failed else "the server is shutting down"
+        return UnavailableError(f"engine: {reason}")
 
     def _admit(self, request: Request, now_s: float) -> SessionId:
         is_bare_end = request.num_chunks == 0
@@ -332,9 +334,8 @@ class Engine:
             self._queues = _Queues()
             self._table.entries.clear()
         self._report()
-        reason = "it has failed; the server has to be restarted" if self._has_failed else "the server is shutting down"
         for job in jobs:
-            self._emitter.put(Failure(job.delivery, UnavailableError(f"engine: {reason}")))
+            self._emitter.put(Failure(job.delivery, self._closed()))
 
     def _report(self) -> None:
         try:

@@ -6,6 +6,7 @@ All checks of what a client sends are here, so that nothing behind this file mee
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,15 +99,18 @@ class Request:
             cam_to_world=_rows(self.cam_to_world, frames),
             actions=None if self.actions is None else tuple(_pressed(self.actions, frame) for frame in frames),
             intrinsics=_rows(self.intrinsics, frames),
-            clip_step=None if self.cam_to_world is None else self._longest_step(self.cam_to_world),
+            clip_step=self._longest_step,
             prompt=self.prompt if chunk == 0 and not self.is_start else None,  # a start has its prompt already
             num_steps=self.num_steps,
             step_cache=self.step_cache,
         )
 
-    @staticmethod
-    def _longest_step(cam_to_world: cam.Array) -> float:
-        return cam.largest_step(cam.relative_to_previous(cam_to_world, cam_to_world[0]))
+    @functools.cached_property
+    def _longest_step(self) -> float | None:
+        """The longest step among all poses: once a request, not once a chunk."""
+        if self.cam_to_world is None:
+            return None
+        return cam.largest_step(cam.relative_to_previous(self.cam_to_world, self.cam_to_world[0]))
 
 
 def _rows(values: cam.Array | None, frames: range) -> cam.Array | None:

@@ -94,8 +94,7 @@ class World:
         step_cache_settings: StepCacheSettings | None = None,
         compilation: Compilation | None = None,
     ) -> None:
-        """Take the parts; `step_cache` has been mounted on the transformer, its settings are those of a chunk without
-        own."""
+        """Take the parts; `step_cache` is mounted on the transformer, its settings serve chunks without their own."""
         self.config = config
         self.device = device
         self.dtype = dtype
