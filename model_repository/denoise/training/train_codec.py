@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from courtyard.dataset import CLIPS_PER_SHARD, ClipStore, DatasetSpec, cache_folder, write_shard
 from numpy.typing import NDArray
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -27,12 +26,11 @@ from workbench import (
     MovingAverage,
     Run,
     cosine_rate,
-    polite_stop,
     psnr_db,
     save_curve,
     save_sheet,
     step_generator,
-    steps_of,
+    train_run,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
@@ -110,25 +108,7 @@ class CodecTrainer:
         """
         if budget.spent(self.run) >= 1 and self.export_path.exists():
             return
-        checked_s, losses = self.run.trained_s, []
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with polite_stop() as stop, Progress(*columns, refresh_per_second=0.2) as progress:
-            task = progress.add_task("codec", total=1.0)
-            for spent, loss in steps_of(self.run, budget, self.step):
-                losses.append(loss)
-                if len(losses) == 25:
-                    self.run.log(loss=float(np.mean(losses)))
-                    progress.update(task, completed=spent, description=f"step {self.run.step} loss {losses[-1]:.4f}")
-                    losses = []
-                if self.run.trained_s - checked_s > self.options.check_every * 60:
-                    checked_s = self.run.trained_s
-                    self.check()
-                    self.clips = ClipStore(self.cache, self.train_spec)  # there may be more by now
-                if self.run.is_save_due or stop.is_made:
-                    self.save()
-                if stop.is_made:
-                    raise KeyboardInterrupt
-        self.check()
+        train_run("codec", self.run, budget, self, 60 * self.options.check_every)
 
     @property
     def export_path(self) -> Path:
@@ -170,8 +150,9 @@ class CodecTrainer:
         return to_model(np.stack(parts)).to(self.options.device)
 
     def check(self) -> None:
-        """Save, measure on held-out walks, draw."""
+        """Save, measure on held-out walks, draw; and take up the clips that have been rendered meanwhile."""
         self.save()
+        self.clips = ClipStore(self.cache, self.train_spec)
         codec = new_codec(self.options.device, self.config.codec)
         codec.load_state_dict(self.average.values)
         began, quality, latents, rows = time.monotonic(), [], [], []

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from courtyard.dataset import ClipStore, DatasetSpec, cache_folder
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from workbench import (
@@ -27,11 +26,10 @@ from workbench import (
     MovingAverage,
     Run,
     cosine_rate,
-    polite_stop,
     save_curve,
     save_sheet,
     step_generator,
-    steps_of,
+    train_run,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
@@ -148,26 +146,7 @@ class WorldTrainer:
         if budget.spent(self.run) >= 1 and self.export_path.exists():
             return
         self.lessons.prepare()
-        checked_s, losses = self.run.trained_s, []
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with polite_stop() as stop, Progress(*columns, refresh_per_second=0.2) as progress:
-            task = progress.add_task("world", total=1.0)
-            for spent, loss in steps_of(self.run, budget, self.step):
-                losses.append(loss)
-                if len(losses) == 25:
-                    self.run.log(loss=float(np.mean(losses)))
-                    progress.update(
-                        task, completed=spent, description=f"step {self.run.step} loss {np.mean(losses):.4f}"
-                    )
-                    losses = []
-                if self.run.trained_s - checked_s > self.options.check_every * 60:
-                    checked_s = self.run.trained_s
-                    self.check()
-                if self.run.is_save_due or stop.is_made:
-                    self.save()
-                if stop.is_made:
-                    raise KeyboardInterrupt
-        self.check()
+        train_run("world", self.run, budget, self, 60 * self.options.check_every)
 
     @property
     def export_path(self) -> Path:

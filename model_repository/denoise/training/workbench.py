@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
 SAVE_EVERY_S = 180.0
@@ -129,6 +130,46 @@ def polite_stop() -> Iterator[StopWish]:
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
+
+
+class Trainer(Protocol):
+    """What a training loop calls."""
+
+    def step(self, spent: float) -> float:
+        """Train on one batch; the loss."""
+
+    def save(self) -> None:
+        """Replace the checkpoint."""
+
+    def check(self) -> None:
+        """Save, measure, draw."""
+
+
+def train_run(name: str, run: Run, budget: Budget, trainer: Trainer, check_every_s: float) -> None:
+    """Step until the budget is spent, with a bar, a log line every 25 steps, and a check every now and then.
+
+    Raises:
+        KeyboardInterrupt: after a SIGINT or SIGTERM; all that was trained is saved.
+    """
+    checked_s, losses = run.trained_s, []
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with polite_stop() as stop, Progress(*columns, refresh_per_second=0.2) as progress:
+        task = progress.add_task(name, total=1.0)
+        for spent, loss in steps_of(run, budget, trainer.step):
+            losses.append(loss)
+            if len(losses) == 25:
+                mean = float(np.mean(losses))
+                run.log(loss=mean)
+                progress.update(task, completed=spent, description=f"step {run.step} loss {mean:.4f}")
+                losses = []
+            if run.trained_s - checked_s > check_every_s:
+                checked_s = run.trained_s
+                trainer.check()
+            if run.is_save_due or stop.is_made:
+                trainer.save()
+            if stop.is_made:
+                raise KeyboardInterrupt
+    trainer.check()
 
 
 def cosine_rate(spent: float, step: int, peak: float, warm_up_steps: int = 200, floor: float = 0.02) -> float:
