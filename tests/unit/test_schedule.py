@@ -4,7 +4,7 @@ import pytest
 import torch
 from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST
 from worldmodel.errors import InvalidInputError
-from worldmodel.schedule import add_noise, chunk_sigmas, clean_estimate, shifted_sigmas
+from worldmodel.schedule import add_noise, chunk_sigmas, clean_estimate, has_fresh_noise, shifted_sigmas
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,17 @@ def test_a_distilled_world_serves_its_own_count_only():
 def test_the_true_velocity_leads_back_to_the_clean_latent():
     clean, noise = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
     torch.testing.assert_close(clean_estimate(add_noise(clean, noise, 0.25), noise - clean, 0.25), clean)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_steps", "wanted"),
+    [
+        (EMBEDDED, 4, True),
+        (EMBEDDED, 7, True),
+        (EMBEDDED, 8, False),
+        (EMBEDDED, 50, False),
+        (LINGBOT_WORLD_FAST.replace(flow_from_steps=1), 4, True),
+    ],
+)
+def test_many_steps_follow_the_flow_and_a_distilled_list_never_does(config, num_steps, wanted):
+    assert has_fresh_noise(config, num_steps) is wanted

@@ -74,6 +74,7 @@ class WorldConfig:
     shift: float = 5.0
     timesteps: tuple[float, ...] = (1000.0, 750.0, 500.0, 250.0)  # unshifted indices of the few-step list
     is_distilled: bool = False  # distilled for `timesteps`: no other step count
+    flow_from_steps: int = 8  # fewer steps noise anew after each; so many and more follow the flow (Euler)
     translation_scale: float = 1.0  # client units in one model unit
     translation_rule: str = "fixed"  # fixed | first_moving_chunk | clip_max
     horizontal_fov_deg: float = 79.0
@@ -106,7 +107,7 @@ class WorldConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{self.name}: {name} must be positive, got {value}")
-        for name in ("condition_latent_frames", "max_steps"):
+        for name in ("condition_latent_frames", "max_steps", "flow_from_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{self.name}: {name} must be 1 or more, got {getattr(self, name)}")
         if not 0 < self.pitch_limit_deg < 90:

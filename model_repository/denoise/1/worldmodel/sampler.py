@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from worldmodel.schedule import NUM_TIMESTEPS, add_noise, clean_estimate
+from worldmodel.schedule import NUM_TIMESTEPS, add_noise, clean_estimate, noise_estimate
 from worldmodel.transformer import Block, CausalWorldTransformer
 
 # (latent, condition, time) -> velocity, under what has been bound.
@@ -28,6 +28,7 @@ def sample_chunk(
     before_step: Callable[[], None],
     watch: Watch | None = None,
     forwards: tuple[Forward, Forward] | None = None,
+    has_fresh_noise: bool = True,
 ) -> Tensor:
     """Denoise one chunk and write its clean keys and values.
 
@@ -39,6 +40,8 @@ def sample_chunk(
         before_step: called before every pass; raises to give the chunk up.
         watch: sees each step's velocity.
         forwards: of the steps and of the context pass, where a step cache tells them apart; else the transformer's own.
+        has_fresh_noise: each step noises its clean estimate anew, as few-step models are distilled; else it keeps the
+            noise that the velocity points away from, which is an Euler step along the flow.
 
     Returns:
         The clean latent [1, C, T, h, w]. The last pass, at t = 0, has overwritten the keys and values of the noisy
@@ -53,7 +56,8 @@ def sample_chunk(
             watch(step, velocity)
         clean = clean_estimate(x, velocity, sigma)
         if step + 1 < len(sigmas):
-            x = add_noise(clean, draw_noise(), sigmas[step + 1])
+            noise = draw_noise() if has_fresh_noise else noise_estimate(clean, velocity)
+            x = add_noise(clean, noise, sigmas[step + 1])
     before_step()
     predict(transformer, blocks, clean, condition, 0.0, context_forward)
     return clean

@@ -51,9 +51,23 @@ def chunk_sigmas(config: WorldConfig, num_steps: int | None) -> tuple[float, ...
     return shifted_sigmas(even, config.shift)
 
 
+def has_fresh_noise(config: WorldConfig, num_steps: int) -> bool:
+    """Whether a chunk of so many steps is noised anew after each, or follows the flow.
+
+    Few steps profit from fresh noise: it hides the last step's error. Many steps do not need it, and only along the
+    flow do they change little by little, so that a step cache finds something to skip.
+    """
+    return config.is_distilled or num_steps < config.flow_from_steps
+
+
 def clean_estimate(x: Tensor, velocity: Tensor, sigma: float) -> Tensor:
     """The clean latent that this velocity points at."""
     return x - sigma * velocity
+
+
+def noise_estimate(clean: Tensor, velocity: Tensor) -> Tensor:
+    """The noise that this velocity points away from."""
+    return clean + velocity
 
 
 def add_noise(clean: Tensor, noise: Tensor, sigma: float) -> Tensor:

@@ -75,6 +75,7 @@ WORLD_OVERRIDES = (
     "sink_latent_frames",
     "shift",
     "timesteps",
+    "flow_from_steps",
     "translation_scale",
     "translation_rule",
     "horizontal_fov_deg",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from worldmodel.errors import InvalidInputError
 
 MOST_STEPS = 1000
-MANY_STEPS = 8  # from here on "auto" caches; a re-noising sampler of fewer steps never changes little
+MANY_STEPS = 8  # from here on "auto" caches: fewer steps are noised anew after each, and never change little
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from worldmodel.layers import rotary_table
 from worldmodel.pixels import Pixels, fit_picture, to_device, to_uint8
 from worldmodel.prompt import HashedWords
 from worldmodel.sampler import sample_chunk
-from worldmodel.schedule import chunk_sigmas
+from worldmodel.schedule import chunk_sigmas, has_fresh_noise
 from worldmodel.session import Noise, Prompt, Session, Staged
 from worldmodel.step_cache import StepCache
 from worldmodel.step_cache_settings import StepCacheSettings
@@ -348,7 +348,16 @@ class World:
         condition = session.condition_of_next_chunk()
         cache = self.step_cache
         forwards = None if cache is None else (cache.step, cache.context_pass)
-        return sample_chunk(self.transformer, self.blocks, condition, sigmas, draw_noise, count_pass, forwards=forwards)
+        return sample_chunk(
+            self.transformer,
+            self.blocks,
+            condition,
+            sigmas,
+            draw_noise,
+            count_pass,
+            forwards=forwards,
+            has_fresh_noise=has_fresh_noise(config, len(sigmas)),
+        )
 
     def block_runs(self) -> tuple[int, int]:
         """How many blocks have been computed, and how many the step cache has skipped."""
