@@ -36,7 +36,10 @@ def test_tritons_own_keys_are_passed_over():
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"configuration": "wan"}, "parameter configuration: wanted one of embedded, lingbot_world_fast, got 'wan'"),
+        (
+            {"configuration": "wan"},
+            "parameter configuration: wanted one of embedded, lingbot_world_fast, lingbot_world_mini, got 'wan'",
+        ),
         ({"chunks": "3"}, "parameter chunks: unknown"),
         ({"height_px": "tall"}, "parameter height_px: wanted an integer, got 'tall'"),
         ({"height_px": "100"}, "parameters: embedded: 100x160 px is not a multiple of 16"),
