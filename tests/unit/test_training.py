@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from worldmodel.world import Controls
 
 from tests.unit.worlds import TINY, tiny_world
@@ -20,6 +20,7 @@ sys.path.append(str(TRAINING))  # the scripts there import one another by name
 import latents  # noqa: E402
 import teacher  # noqa: E402
 import train_codec  # noqa: E402
+import train_decoder  # noqa: E402
 import train_world  # noqa: E402
 import workbench  # noqa: E402
 from courtyard.dataset import CLIPS_PER_SHARD, DatasetSpec, shard_path  # noqa: E402
@@ -56,7 +57,7 @@ def train(trainer, steps, budget_steps):
 
 
 def store(cache):
-    return latents.LessonStore(cache, SPEC, tiny_world(CONFIG).codec, CONFIG, "digest")
+    return latents.LessonStore(cache, SPEC, tiny_world(CONFIG).codec, CONFIG)
 
 
 @pytest.mark.parametrize(("session", "start"), [(0, 0), (1, 6), (2, 12)])
@@ -189,9 +190,7 @@ def test_the_loss_falls_on_one_batch_learnt_by_heart(cache):
     losses = []
     for _ in range(60):
         loss = trainer.loss(batch, frames, workbench.step_generator(0, 0), has_own_past=False)
-        trainer.optimizer.zero_grad()
-        loss.backward()
-        trainer.optimizer.step()
+        trainer.optimizers.step(loss, trainer.transformer.parameters(), rate_share=1.0)
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.6 * losses[0]
     assert losses[-1] < losses[30] < losses[0]
@@ -209,6 +208,44 @@ def test_a_codec_run_resumes_with_the_same_next_steps(cache):
     got = train(broken, 3, budget_steps=6)
     broken.save()
     assert got + train(trainer("codec broken"), 3, budget_steps=6) == wanted
+
+
+def test_a_decoder_is_trained_on_under_the_same_latents(cache):
+    def trainer(name):
+        options = train_decoder.parse(
+            ["--device", "cpu", "--threads", "1", "--batch", "2", "--frames", "5", "--name", name]
+        )
+        return train_decoder.DecoderTrainer(options, cache, SPEC, SPEC, CONFIG)
+
+    before = load_file(cache / "runs" / "codec" / "codec.safetensors")
+    trained = trainer("decoder")
+    got = train(trained, 3, budget_steps=6)
+    trained.check()
+    again = trainer("decoder")
+    assert got + train(again, 3, budget_steps=6) == train(trainer("decoder whole"), 6, budget_steps=6)
+    after = load_file(trained.export_path)
+    assert {name for name, value in after.items() if not torch.equal(value, before[name])} == {
+        name for name in before if name.startswith("decoder.")
+    }
+    codec = tiny_world(CONFIG).codec
+    codec.load_state_dict(after)
+    assert latents.encoder_digest(codec) == latents.encoder_digest(tiny_world(CONFIG).codec)
+
+
+def test_latents_of_another_encoder_are_never_read(cache):
+    codec = tiny_world(CONFIG).codec
+    with torch.no_grad():
+        codec.encoder.outlet.bias[3] += 1e-6
+    assert latents.encoder_digest(codec) != latents.encoder_digest(tiny_world(CONFIG).codec)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_every_parameter_is_moved_by_either_optimiser(cache, optimizer):
+    trainer = world_trainer(cache, f"moved by {optimizer}", "--optimizer", optimizer)
+    before = {name: value.clone() for name, value in trainer.transformer.state_dict().items()}
+    train(trainer, 2, budget_steps=100)
+    for name, value in trainer.transformer.named_parameters():
+        assert not torch.equal(value, before[name]), name
 
 
 def test_a_run_is_counted_before_it_can_be_saved(tmp_path):

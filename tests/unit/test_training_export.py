@@ -22,10 +22,18 @@ import train  # noqa: E402
 
 @pytest.fixture
 def cache(tmp_path):
-    """Two runs that ended: a world of tiny size and its codec."""
+    """Three runs that ended: a world of tiny size, its codec, and that codec's decoder."""
     world = tiny_world(seed=5)
-    modules = {"codec": ("codec", world.codec), "world": ("transformer", world.transformer)}
-    measured = {"codec": {"held_out_db": 31.25}, "world": {"chunk1_db": 25.5, "chunk8_db": 17.5, "still_db": 11.0}}
+    modules = {
+        "codec": ("codec", tiny_world(seed=6).codec),
+        "decoder": ("codec", world.codec),
+        "world": ("transformer", world.transformer),
+    }
+    measured = {
+        "codec": {"held_out_db": 29.0},
+        "decoder": {"held_out_db": 31.25},
+        "world": {"chunk1_db": 25.5, "chunk8_db": 17.5, "still_db": 11.0},
+    }
     for run, (name, module) in modules.items():
         folder = tmp_path / "cache" / "runs" / run
         folder.mkdir(parents=True)
@@ -58,7 +66,7 @@ def test_training_json_has_hashes_sizes_and_settings_but_no_paths(cache, tmp_pat
         assert file["bytes"] == len(content)
     assert facts["vocabulary"] == ["day", "dusk", "night", "snow"]
     assert facts["runs"]["codec"]["steps"] == 20
-    assert facts["runs"]["codec"]["measured"] == {"held_out_db": 31.25}
+    assert facts["runs"]["codec"]["measured"] == {"held_out_db": 29.0}
     assert "/somewhere" not in text
 
 
@@ -73,7 +81,7 @@ def test_the_card_says_what_was_measured(cache, tmp_path):
 
 
 def test_weights_that_do_not_fit_float16_are_refused_by_name(cache, tmp_path):
-    file = cache / "runs" / "codec" / "codec.safetensors"
+    file = cache / "runs" / "decoder" / "codec.safetensors"
     tensors = {name: value.contiguous() for name, value in tiny_world().codec.state_dict().items()}
     tensors["latent_mean"] = torch.full_like(tensors["latent_mean"], 1e6)
     save_file(tensors, file)
@@ -88,8 +96,9 @@ def test_minutes_are_shared_out_and_steps_are_the_default():
 
     by_steps, by_minutes = arguments("--world-steps", "7"), arguments("--minutes", "100")
     assert by_steps["the world"][-2:] == ["--steps", "7"]
-    assert by_minutes["the codec"][-2:] == ["--minutes", "35.0"]
-    assert by_minutes["the world"][-2:] == ["--minutes", "65.0"]
+    assert by_minutes["the codec"][-2:] == ["--minutes", "30.0"]
+    assert by_minutes["its decoder, further"][-2:] == ["--minutes", "10.0"]
+    assert by_minutes["the world"][-2:] == ["--minutes", "60.0"]
     assert "held_out" in by_steps["walks to measure with"]
 
 

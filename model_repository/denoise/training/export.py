@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from worldmodel.config import EMBEDDED, WorldConfig
 
 CARD = Path(__file__).with_name("model_card.md")
-RUNS = {"codec": "codec", "world": "transformer"}  # a run's name and the weights it leaves
+RUNS = ("codec", "decoder", "world")
+SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves
 NOT_FOR_OTHERS = ("cache", "name", "codec", "threads")  # settings that say nothing of the weights
 
 
@@ -23,7 +24,7 @@ def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) ->
     """Write transformer.safetensors and codec.safetensors in float16, training.json and MODEL_CARD.md.
 
     Args:
-        cache: where the runs `codec` and `world` are.
+        cache: where the runs `codec`, `decoder` and `world` are.
         folder: made if need be; what is there is replaced.
 
     Returns:
@@ -35,7 +36,7 @@ def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) ->
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         f"{module}.safetensors": _write_half(cache / "runs" / run / f"{module}.safetensors", folder)
-        for run, module in RUNS.items()
+        for run, module in SHIPPED.items()
     }
     facts = {
         "dtype": "float16",
@@ -53,7 +54,7 @@ def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) ->
 
 def model_card(facts: dict[str, Any]) -> str:
     """The card of these weights, Markdown."""
-    codec, world = facts["runs"]["codec"], facts["runs"]["world"]
+    codec, decoder, world = (facts["runs"][run] for run in RUNS)
     sizes = facts["files"]
     chunks = [world["measured"].get(f"chunk{number}_db") for number in range(1, 9)]
     return Template(CARD.read_text(encoding="utf-8")).substitute(
@@ -66,11 +67,13 @@ def model_card(facts: dict[str, Any]) -> str:
         world_million=f"{sizes['transformer.safetensors']['parameters'] / 1e6:.1f}",
         megabytes=f"{sum(file['bytes'] for file in sizes.values()) / 1e6:.1f}",
         codec_steps=codec["steps"],
+        decoder_steps=decoder["steps"],
         world_steps=world["steps"],
         codec_minutes=round(codec["trained_min"]),
+        decoder_minutes=round(decoder["trained_min"]),
         world_minutes=round(world["trained_min"]),
         device=world["settings"].get("device", "unknown"),
-        codec_db=_decibel(codec["measured"].get("held_out_db")),
+        codec_db=_decibel(decoder["measured"].get("held_out_db")),
         chunk_db=", ".join(_decibel(value) for value in chunks),
         still_db=_decibel(world["measured"].get("still_db")),
         hashes="\n".join(f"| `{name}` | {file['bytes']} | `{file['sha256']}` |" for name, file in sizes.items()),

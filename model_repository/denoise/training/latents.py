@@ -6,6 +6,7 @@ picture. Letters: L latent frames of a session, n of a lesson, h x w latent cell
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,18 +70,15 @@ class Lesson:
 class LessonStore:
     """Every session of the clips on disk, encoded once and kept in a file a shard."""
 
-    def __init__(
-        self, folder: Path, spec: DatasetSpec, codec: StreamingCodec, config: WorldConfig, digest: str
-    ) -> None:
+    def __init__(self, folder: Path, spec: DatasetSpec, codec: StreamingCodec, config: WorldConfig) -> None:
         """Open the store.
 
         Args:
-            codec: on the device that is to encode.
-            digest: names the codec's weights; latents of another codec are never read.
+            codec: on the device that is to encode. Latents of another encoder are never read; a decoder may change.
         """
         self._clips = ClipStore(folder, spec)
         self._spec = spec
-        self._folder = folder / "latents" / f"{digest}-{RECIPE}" / spec.name
+        self._folder = folder / "latents" / f"{encoder_digest(codec)}-{RECIPE}" / spec.name
         self._folder.mkdir(parents=True, exist_ok=True)
         self._codec, self._config = codec, config
         self._shards: dict[int, dict[str, Tensor]] = {}
@@ -149,6 +147,16 @@ class LessonStore:
         latents, _ = self._codec.encode(batch.to(device))
         encoded["pictures"] = latents.transpose(1, 2).cpu().contiguous()
         return encoded
+
+
+def encoder_digest(codec: StreamingCodec) -> str:
+    """16 hex digits that stand for everything that latents depend on."""
+    digest = hashlib.sha256()
+    for name, value in sorted(codec.state_dict().items()):
+        if not name.startswith("decoder."):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def full_condition(picture: Tensor, frames: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Make the embedded world's weights from nothing: render walks, train the codec, train the world, export.
+"""Make the embedded world's weights from nothing: render walks, train codec and world, export.
 
     python model_repository/denoise/training/train.py
 
@@ -19,13 +19,14 @@ from pathlib import Path
 import render_dataset
 import torch
 import train_codec
+import train_decoder
 import train_world
 from courtyard.dataset import cache_folder
 from export import export_weights
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "1" / "weights"
 HELD_OUT_CLIPS = 32
-CODEC_SHARE = 0.35  # of --minutes
+CODEC_SHARE, DECODER_SHARE = 0.3, 0.1  # of --minutes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +48,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=640, help="walks to render for training")
     parser.add_argument("--codec-steps", type=int, default=5000)
+    parser.add_argument("--decoder-steps", type=int, default=3000)
     parser.add_argument("--world-steps", type=int, default=12000)
-    parser.add_argument("--minutes", type=float, help="time for both trainings together, instead of steps")
+    parser.add_argument("--minutes", type=float, help="time for all trainings together, instead of steps")
     parser.add_argument("--codec-batch", type=int, default=4)
     parser.add_argument("--world-batch", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
@@ -72,17 +74,18 @@ def _stages(options: argparse.Namespace) -> list[tuple[str, Callable[[], None]]]
     codec, world = ["--batch", str(options.codec_batch)], ["--batch", str(options.world_batch)]
     world += ["--compile" if options.compile else "--no-compile"]
     if options.minutes:
-        codec += ["--minutes", str(options.minutes * CODEC_SHARE)]
-        world += ["--minutes", str(options.minutes * (1 - CODEC_SHARE))]
+        shares = (CODEC_SHARE, DECODER_SHARE, 1 - CODEC_SHARE - DECODER_SHARE)
+        budgets = [["--minutes", str(options.minutes * share)] for share in shares]
     else:
-        codec += ["--steps", str(options.codec_steps)]
-        world += ["--steps", str(options.world_steps)]
+        budgets = [["--steps", str(n)] for n in (options.codec_steps, options.decoder_steps, options.world_steps)]
+    codec_budget, decoder_budget, world_budget = budgets
     held_out = ["--split", "held_out", "--clips", str(HELD_OUT_CLIPS)]
     return [
-        ("1/4 walks to learn from", partial(render_dataset.main, [*render, "--clips", str(options.clips)])),
-        ("2/4 walks to measure with", partial(render_dataset.main, [*render, *held_out])),
-        ("3/4 the codec", partial(train_codec.main, [*train, *codec])),
-        ("4/4 the world", partial(train_world.main, [*train, *world])),
+        ("1/5 walks to learn from", partial(render_dataset.main, [*render, "--clips", str(options.clips)])),
+        ("2/5 walks to measure with", partial(render_dataset.main, [*render, *held_out])),
+        ("3/5 the codec", partial(train_codec.main, [*train, *codec, *codec_budget])),
+        ("4/5 its decoder, further", partial(train_decoder.main, [*train, *codec, *decoder_budget])),
+        ("5/5 the world", partial(train_world.main, [*train, *world, *world_budget])),
     ]
 
 

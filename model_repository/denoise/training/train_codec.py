@@ -24,6 +24,7 @@ from torch.nn import functional
 from workbench import (
     Budget,
     MovingAverage,
+    Optimizers,
     Run,
     cosine_rate,
     psnr_db,
@@ -62,18 +63,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options, from the command line if no arguments are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, rate=1e-3, name="codec")
+    return parser.parse_args(arguments)
+
+
+def add_options(parser: argparse.ArgumentParser, rate: float, name: str) -> None:
+    """Those of every training of a codec, with a run's own learning rate and name."""
     parser.add_argument("--minutes", type=float, default=60, help="training time over all resumptions of the run")
     parser.add_argument("--steps", type=int, help="a number of steps instead of minutes")
     parser.add_argument("--batch", type=int, default=4, help="clips in a step; half as many once pictures are whole")
     parser.add_argument("--frames", type=int, default=13, help="frames in a training clip: 1 + 4k")
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=rate)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--check-every", type=float, default=10, help="minutes between checkpoints and evaluations")
-    parser.add_argument("--name", default="codec")
+    parser.add_argument("--name", default=name)
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
-    return parser.parse_args(arguments)
 
 
 class CodecTrainer:
@@ -92,12 +98,14 @@ class CodecTrainer:
         self.run = Run(cache, options.name, vars(options))
         torch.manual_seed(options.seed)
         self.codec = new_codec(options.device, config.codec)
-        self.optimizer = torch.optim.AdamW(self.codec.parameters(), options.rate, betas=(0.9, 0.99), weight_decay=1e-3)
+        self.optimizers = Optimizers(
+            torch.optim.AdamW(self.learnt(), options.rate, betas=(0.9, 0.99), weight_decay=1e-3)
+        )
         self.average = MovingAverage(self.codec, 0.998)
         state = self.run.load()
         if state:
             self.codec.load_state_dict(state["codec"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizers.load(state["optimizers"])
             self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
 
     def train(self, budget: Budget) -> None:
@@ -117,25 +125,28 @@ class CodecTrainer:
 
     def save(self) -> None:
         """Replace the checkpoint."""
-        state = {"codec": self.codec.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"codec": self.codec.state_dict(), "optimizers": self.optimizers.state()}
         self.run.save(**state, average=self.average.values)
 
     def step(self, spent: float) -> float:
         """Train on one batch; everything in it follows from the seed and the run's step. Returns the loss."""
         rng = step_generator(self.options.seed, self.run.step)
         frames = self._batch(rng, is_cropped=spent < CROP_SHARE)
-        for group in self.optimizer.param_groups:
-            group["lr"] = cosine_rate(spent, self.run.step, self.options.rate)
         latents, _ = self.codec.encode(frames)
         noise = torch.randn_like(latents) * (LATENT_NOISE * torch.rand(len(latents), 1, 1, 1, 1, device=latents.device))
         decoded, _ = self.codec.decode(latents + noise)
-        loss = reconstruction_loss(decoded, frames) + LATENT_SIZE * latents.square().mean()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
-        self.optimizer.step()
+        loss = self.loss(decoded, frames, latents)
+        self.optimizers.step(loss, self.learnt(), cosine_rate(spent, self.run.step))
         self.average.update(self.codec, self.run.step)
         return float(loss.detach())
+
+    def learnt(self) -> list[nn.Parameter]:
+        """The parameters that are trained."""
+        return list(self.codec.parameters())
+
+    def loss(self, decoded: Tensor, frames: Tensor, latents: Tensor) -> Tensor:
+        """What is made small: pixels' errors, a little of it the latents' size."""
+        return reconstruction_loss(decoded, frames) + LATENT_SIZE * latents.square().mean()
 
     def _batch(self, rng: np.random.Generator, is_cropped: bool) -> Tensor:
         """[B, T, 3, H, W] in [-1, 1], each from a clip, a moment and (cropped) a place of its own."""
@@ -171,10 +182,13 @@ class CodecTrainer:
         save_sheet(self.run.folder / "samples.png", rows)
         curves = {key: self.run.history(key) for key in ("loss", "held_out_db", "worst_db")}
         save_curve(self.run.folder / "curve.png", curves)
-        cells = torch.cat(latents).transpose(0, 1).flatten(1)
+        self.set_statistics(codec, torch.cat(latents).transpose(0, 1).flatten(1))
+        self._export(codec)
+
+    def set_statistics(self, codec: StreamingCodec, cells: Tensor) -> None:
+        """Make latents roughly unit normal: cells is [C, n], of held-out walks."""
         codec.latent_mean.copy_(cells.mean(1))
         codec.latent_std.copy_(cells.std(1))
-        self._export(codec)
 
     def _export(self, codec: StreamingCodec) -> None:
         tensors = {name: value.detach().cpu().contiguous() for name, value in codec.state_dict().items()}

@@ -9,7 +9,6 @@ moving average), log.jsonl, curve.png, samples.png (streamed frames under true o
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from torch import Tensor
 from workbench import (
     Budget,
     MovingAverage,
+    Optimizers,
     Run,
     cosine_rate,
     save_curve,
@@ -74,6 +74,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=4, help="sessions in a step")
     parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -100,12 +101,11 @@ class WorldTrainer:
         self.options, self.config = options, config
         self.run = Run(cache, options.name, vars(options))
         weights = cache / "runs" / options.codec / "codec.safetensors"
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
         self.codec = StreamingCodec(config.codec).eval().requires_grad_(False).to(options.device)
         self.codec.load_state_dict(load_file(weights))
         sizes = {"height_px": config.height_px, "width_px": config.width_px}
         self.spec = DatasetSpec("train", 0, **sizes)
-        self.lessons = LessonStore(cache, self.spec, self.codec, config, digest)
+        self.lessons = LessonStore(cache, self.spec, self.codec, config)
         self.held_out = ClipStore(cache, DatasetSpec("held_out", 0, **sizes))
         self.prompts = HashedWords(config.transformer.text_len, config.transformer.text_dim)
         self.transformer = CausalWorldTransformer(config.transformer)
@@ -113,18 +113,29 @@ class WorldTrainer:
         self._start_quietly()
         self.transformer.to(options.device)
         attend_chunkwise(self.transformer, config, NUM_LATENT_FRAMES)
-        self.optimizer = torch.optim.AdamW(
-            self.transformer.parameters(), options.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True
-        )
+        self.optimizers = self._new_optimizers()
         self.average = MovingAverage(self.transformer, 0.998)
         state = self.run.load()
         if state:
             self.transformer.load_state_dict(state["transformer"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizers.load(state["optimizers"])
             self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
         if options.compile:
             for block in self.transformer.blocks:
                 block.compile()
+
+    def _new_optimizers(self) -> Optimizers:
+        """AdamW; with Muon, only for what is no matrix inside a block."""
+        settings = {"lr": self.options.rate, "weight_decay": 0.01}
+        parameters = dict(self.transformer.named_parameters())
+        if self.options.optimizer == "adamw":
+            return Optimizers(torch.optim.AdamW(parameters.values(), betas=(0.9, 0.95), fused=True, **settings))
+        matrices = {name: value for name, value in parameters.items() if "blocks." in name and value.dim() == 2}
+        others = [value for name, value in parameters.items() if name not in matrices]
+        return Optimizers(
+            torch.optim.Muon(matrices.values(), adjust_lr_fn="match_rms_adamw", **settings),
+            torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True, **settings),
+        )
 
     def _start_quietly(self) -> None:
         """Begin near the identity: gates, camera modulation and output small, so that learning is smooth."""
@@ -155,7 +166,7 @@ class WorldTrainer:
 
     def save(self) -> None:
         """Replace the checkpoint."""
-        state = {"transformer": self.transformer.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"transformer": self.transformer.state_dict(), "optimizers": self.optimizers.state()}
         self.run.save(**state, average=self.average.values)
 
     def step(self, spent: float) -> float:
@@ -163,14 +174,9 @@ class WorldTrainer:
         rng = step_generator(self.options.seed, self.run.step)
         frames = draw_frames(rng, self.config, self.spec.num_latent_frames)
         batch = [self._draw_lesson(rng, frames) for _ in range(self.options.batch)]
-        for group in self.optimizer.param_groups:
-            group["lr"] = cosine_rate(spent, self.run.step, self.options.rate)
         has_own_past = spent >= OWN_PAST_FROM and rng.random() < OWN_PAST_SHARE
         loss = self.loss(batch, frames, rng, has_own_past)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.transformer.parameters(), 1.0)
-        self.optimizer.step()
+        self.optimizers.step(loss, self.transformer.parameters(), cosine_rate(spent, self.run.step))
         self.average.update(self.transformer, self.run.step)
         return float(loss.detach())
 

@@ -9,7 +9,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -172,10 +172,43 @@ def train_run(name: str, run: Run, budget: Budget, trainer: Trainer, check_every
     trainer.check()
 
 
-def cosine_rate(spent: float, step: int, peak: float, warm_up_steps: int = 200, floor: float = 0.02) -> float:
-    """A learning rate that rises over warm_up_steps and then falls along a cosine to `floor` of its peak."""
+def cosine_rate(spent: float, step: int, warm_up_steps: int = 200, floor: float = 0.02) -> float:
+    """A share of the peak learning rate that rises over warm_up_steps and then falls along a cosine to `floor`."""
     fall = floor + (1 - floor) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, spent)))
-    return peak * fall * min(1.0, (step + 1) / warm_up_steps)
+    return fall * min(1.0, (step + 1) / warm_up_steps)
+
+
+class Optimizers:
+    """Several optimisers, each with parameters and a peak rate of its own, that step together."""
+
+    def __init__(self, *each: torch.optim.Optimizer) -> None:
+        """Take them; the rate of each parameter group as it is now is its peak."""
+        self.each = each
+        self._peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in each]
+
+    def step(self, loss: Tensor, parameters: Iterable[nn.Parameter], rate_share: float) -> None:
+        """Follow the loss's gradient, clipped to a norm of 1.
+
+        Args:
+            rate_share: of its peak that every rate has in this step.
+        """
+        for optimizer, peaks in zip(self.each, self._peaks, strict=True):
+            optimizer.zero_grad(set_to_none=True)
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * rate_share
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        for optimizer in self.each:
+            optimizer.step()
+
+    def state(self) -> list[dict[str, Any]]:
+        """What `load` takes."""
+        return [optimizer.state_dict() for optimizer in self.each]
+
+    def load(self, state: list[dict[str, Any]]) -> None:
+        """Go on from a saved state."""
+        for optimizer, own in zip(self.each, state, strict=True):
+            optimizer.load_state_dict(own)
 
 
 class MovingAverage:

@@ -1,0 +1,75 @@
+"""Train the codec's decoder on, once its encoder is final. Goes on where a broken run stopped.
+
+    python model_repository/denoise/training/train_decoder.py --steps 3000
+
+The latents stay what they are, so this can run before, beside or after train_world.py. Needs the run of train_codec.py.
+Everything lands in <cache>/runs/<name>, as train_codec.py writes it.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from courtyard.dataset import DatasetSpec, cache_folder
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from train_codec import CodecTrainer, add_options, reconstruction_loss
+from workbench import Budget
+from worldmodel.codec import StreamingCodec
+from worldmodel.config import EMBEDDED, WorldConfig
+
+SQUARED = 12.0  # weight of the squared error, which is what PSNR counts, beside the rest
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train until the budget is spent."""
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    cache = options.cache or cache_folder()
+    train, held_out = DatasetSpec("train", 0), DatasetSpec("held_out", seed=0)
+    DecoderTrainer(options, cache, train, held_out).train(Budget(options.minutes, options.steps))
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options, from the command line if no arguments are given."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, rate=4e-4, name="decoder")
+    parser.add_argument("--codec", default="codec", help="the codec's run")
+    return parser.parse_args(arguments)
+
+
+class DecoderTrainer(CodecTrainer):
+    """A codec whose encoder is done, in a run of its own."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        cache: Path,
+        train: DatasetSpec,
+        held_out: DatasetSpec,
+        config: WorldConfig = EMBEDDED,
+    ) -> None:
+        super().__init__(options, cache, train, held_out, config)
+        if not self.run.step:
+            self.codec.load_state_dict(load_file(cache / "runs" / options.codec / "codec.safetensors"))
+            self.average.values = {name: value.clone() for name, value in self.codec.state_dict().items()}
+        self.codec.encoder.requires_grad_(False)
+
+    def learnt(self) -> list[nn.Parameter]:
+        """The parameters that are trained."""
+        return list(self.codec.decoder.parameters())
+
+    def loss(self, decoded: Tensor, frames: Tensor, latents: Tensor) -> Tensor:
+        """What is made small: pixels' errors, above all the squared ones."""
+        return reconstruction_loss(decoded, frames) + SQUARED * functional.mse_loss(decoded, frames)
+
+    def set_statistics(self, codec: StreamingCodec, cells: Tensor) -> None:
+        """Leave them: the latents are those of the codec's run."""
+
+
+if __name__ == "__main__":
+    os.nice(5)  # training is never in a hurry
+    main()
