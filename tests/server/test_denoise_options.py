@@ -34,8 +34,8 @@ def work(server: Any, request: Any) -> tuple[list[Any], dict[str, int]]:
 def test_the_conditioner_is_evaluated_once_a_chunk_and_gives_the_same_frames(server: Any, start_server: Any) -> None:
     with_reuse, counts = work(server, make_request("denoise", WALK))
     # A chunk has its steps and a context pass; the first pass uses what was evaluated, every other one reuses it.
-    assert counts["conditioner_evaluations_total"] == NUM_LAYERS * NUM_CHUNKS
-    assert counts["conditioner_reuses_total"] == NUM_LAYERS * NUM_STEPS * NUM_CHUNKS
+    assert counts["conditioner_misses_total"] == NUM_LAYERS * NUM_CHUNKS
+    assert counts["conditioner_hits_total"] == NUM_LAYERS * NUM_STEPS * NUM_CHUNKS
     assert counts["denoising_steps_total"] == NUM_STEPS * NUM_CHUNKS
     assert counts["chunks_total"] == NUM_CHUNKS
     assert counts["frames_total"] == 9 + 12 + 12
@@ -43,8 +43,8 @@ def test_the_conditioner_is_evaluated_once_a_chunk_and_gives_the_same_frames(ser
     overrides = {"denoise.conditioner_reuse": "false", "denoise.response_bytes": "200000"}
     other = start_server(overrides=overrides)
     without_reuse, counts = work(other, make_request("denoise", WALK))
-    assert counts["conditioner_evaluations_total"] == NUM_LAYERS * (NUM_STEPS + 1) * NUM_CHUNKS
-    assert counts["conditioner_reuses_total"] == 0
+    assert counts["conditioner_misses_total"] == NUM_LAYERS * (NUM_STEPS + 1) * NUM_CHUNKS
+    assert counts["conditioner_hits_total"] == 0
     assert counts["denoising_steps_total"] == NUM_STEPS * NUM_CHUNKS
     assert join(without_reuse).tobytes() == join(with_reuse).tobytes()
 

@@ -49,13 +49,13 @@ def test_frames_are_bit_equal_without_conditioner_reuse(reuse_budget):
 
 @pytest.mark.parametrize(
     # 3 layers, 5 passes (4 steps and the context). Scale and shift of a layer: 2 x 18 tokens x 48 x 4 B = 6,912 B.
-    ("budget", "evaluations", "reuses"),
+    ("budget", "misses", "hits"),
     [(None, 3, 12), (0, 15, 0), (7000, 1 + 10, 4), (6911, 15, 0)],
 )
-def test_each_layers_conditioner_runs_once_a_chunk_as_far_as_the_budget_holds(budget, evaluations, reuses):
+def test_each_layers_conditioner_runs_once_a_chunk_as_far_as_the_budget_holds(budget, misses, hits):
     world = tiny_world(conditioner_budget_bytes=budget)
     run(world, world.start(picture()), 1)
-    assert (world.counters.conditioner_evaluations, world.counters.conditioner_reuses) == (evaluations, reuses)
+    assert (world.counters.conditioner_misses, world.counters.conditioner_hits) == (misses, hits)
     assert (world.counters.denoising_steps, world.counters.context_passes) == (4, 1)
 
 

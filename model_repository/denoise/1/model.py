@@ -7,6 +7,7 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 import json  # noqa: E402
 import logging  # noqa: E402
+import threading  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -16,7 +17,17 @@ from worldmodel.emitter import Batch  # noqa: E402
 from worldmodel.engine import Engine  # noqa: E402
 from worldmodel.errors import WorldError, internal_error  # noqa: E402
 from worldmodel.loading import Instance, load_world  # noqa: E402
-from worldmodel.metrics import COUNTS, Stats, changes  # noqa: E402
+from worldmodel.metrics import (  # noqa: E402
+    BUCKETS_S,
+    COUNTS,
+    FIRST_FRAME_HELP,
+    HELP,
+    STAGE_HELP,
+    STAGES,
+    ChunkTimes,
+    Stats,
+    changes,
+)
 from worldmodel.request import Envelope, parse_request  # noqa: E402
 from worldmodel.serving import read_parameters  # noqa: E402
 
@@ -48,8 +59,12 @@ class TritonPythonModel:
         self.config, self.serving = read_parameters({key: value["string_value"] for key, value in parameters.items()})
         instance = Instance(args["model_instance_kind"], int(args["model_instance_device_id"]))
         folder = Path(args["model_repository"]) / args["model_version"]
+        metrics = Metrics(args["model_name"])
         self.engine = Engine(
-            lambda: load_world(self.config, self.serving, folder, instance), self.serving, Metrics(args["model_name"])
+            lambda: load_world(self.config, self.serving, folder, instance),
+            self.serving,
+            metrics.update,
+            metrics.observe,
         )
         self.engine.start()
 
@@ -118,29 +133,48 @@ def read_envelope(request: Any) -> Envelope:
 
 
 class Metrics:
-    """The engine's counts and gauges on Triton's own metrics page, as worldstream_*."""
+    """The engine's counts, gauges and times on Triton's own metrics page, as worldstream_*.
+
+    Each call to Triton crosses a process, so only what changed is sent. It locks, since two such calls at one time end
+    this process (seen on 2.51).
+    """
 
     def __init__(self, model_name: str) -> None:
-        labels = {"model": model_name}
+        kinds = pb_utils.MetricFamily
+        self._lock = threading.Lock()
         self._last = Stats()
-        # A family lives as long as something refers to it.
-        self._families = {name: self._family(name) for name in vars(self._last)}
-        self._metrics = {name: family.Metric(labels=labels) for name, family in self._families.items()}
+        self._families: list[Any] = []  # a family lives as long as something refers to it
+        labels = {"model": model_name}
+        self._numbers = {
+            name: self._family(f"{name}_total", meaning, kinds.COUNTER).Metric(labels=labels)
+            if name in COUNTS
+            else self._family(name, meaning, kinds.GAUGE).Metric(labels=labels)
+            for name, meaning in HELP.items()
+        }
+        stages = self._family("stage_duration_seconds", STAGE_HELP, kinds.HISTOGRAM)
+        self._stages = [stages.Metric(labels={**labels, "stage": each}, buckets=list(BUCKETS_S)) for each in STAGES]
+        first_frame = self._family("first_frame_seconds", FIRST_FRAME_HELP, kinds.HISTOGRAM)
+        self._first_frame = first_frame.Metric(labels=labels, buckets=list(BUCKETS_S))
 
-    @staticmethod
-    def _family(name: str) -> Any:
-        kind = pb_utils.MetricFamily.COUNTER if name in COUNTS else pb_utils.MetricFamily.GAUGE
-        suffix = "_total" if name in COUNTS else ""
-        return pb_utils.MetricFamily(
-            name=f"worldstream_{name}{suffix}", description=name.replace("_", " ").capitalize(), kind=kind
-        )
+    def _family(self, name: str, meaning: str, kind: Any) -> Any:
+        self._families.append(pb_utils.MetricFamily(name=f"worldstream_{name}", description=meaning, kind=kind))
+        return self._families[-1]
 
-    def __call__(self, stats: Stats) -> None:
-        """Bring the page up to date; each call to Triton crosses a process, so only what changed is sent."""
-        told, self._last = self._last, stats  # first: a call that fails must not count the others twice
-        for name, value in changes(told, stats).items():
-            metric = self._metrics[name]
-            metric.increment(value) if name in COUNTS else metric.set(value)
+    def update(self, stats: Stats) -> None:
+        """Bring counts and gauges up to date."""
+        with self._lock:
+            told, self._last = self._last, stats  # first: a call that fails must not count the others twice
+            for name, value in changes(told, stats).items():
+                metric = self._numbers[name]
+                metric.increment(value) if name in COUNTS else metric.set(value)
+
+    def observe(self, times: ChunkTimes) -> None:
+        """Add one chunk to the histograms."""
+        with self._lock:
+            for metric, seconds in zip(self._stages, times.stages_s, strict=True):
+                metric.observe(seconds)
+            if times.first_frame_s is not None:
+                self._first_frame.observe(times.first_frame_s)
 
 
 class TritonLog(logging.Handler):

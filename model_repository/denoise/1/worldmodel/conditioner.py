@@ -32,11 +32,11 @@ class ChunkConditioning:
         """Bytes of everything held for the layers."""
         return sum(part.numel() * part.element_size() for pair in self.held if pair is not None for part in pair)
 
-    def evaluations_in_pass(self, number: int) -> int:
+    def misses_in_pass(self, number: int) -> int:
         """How often a layer's conditioner runs for this pass of the chunk; what is held was computed for the first."""
-        return len(self.held) - self.reuses_in_pass(number)
+        return len(self.held) - self.hits_in_pass(number)
 
-    def reuses_in_pass(self, number: int) -> int:
+    def hits_in_pass(self, number: int) -> int:
         """In how many layers this pass takes what an earlier one of the chunk had computed."""
         return self.num_held if number else 0
 

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldmodel.errors import WorldError, internal_error
+from worldmodel.metrics import ChunkTimes
 from worldmodel.pixels import Pixels
 from worldmodel.world import Timings
 
@@ -72,6 +74,7 @@ class Frames:
     queued_ms: float
     began_s: float  # monotonic
     is_last: bool
+    is_first: bool  # of an accepted start
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,10 @@ Answer = Frames | Nothing | Failure
 class Emitter:
     """Sends what it is given, in order, on a thread of its own."""
 
-    def __init__(self, response_bytes: int) -> None:
+    def __init__(self, response_bytes: int, on_chunk: Callable[[ChunkTimes], None]) -> None:
+        """Prepare; `on_chunk` is called on the emitter's thread before a chunk's last response is sent."""
         self._response_bytes = response_bytes
+        self._on_chunk = on_chunk
         self._queue: queue.Queue[Answer | None] = queue.Queue(DEPTH)
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._download = Download(torch.device("cpu"))
@@ -172,6 +177,10 @@ class Emitter:
                 1e3 * (now - began),
                 1e3 * (now - answer.began_s),
             )
+            if part == 0:
+                first_frame_s = (timings[0] + timings[5]) / 1e3 if answer.is_first else None
+            if part + 1 == num_parts:
+                self._on_chunk(ChunkTimes(tuple(each / 1e3 for each in timings), first_frame_s))
             answer.delivery.reply.send(
                 Batch(
                     some,

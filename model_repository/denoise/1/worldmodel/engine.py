@@ -29,7 +29,7 @@ from worldmodel.errors import (
     WorldError,
     internal_error,
 )
-from worldmodel.metrics import Stats
+from worldmodel.metrics import ChunkTimes, Stats
 from worldmodel.request import Request
 from worldmodel.serving import ServingConfig
 from worldmodel.session import Entry, Session, SessionId, SessionTable
@@ -74,7 +74,11 @@ class Engine:
     """Serves requests on one device."""
 
     def __init__(
-        self, make_world: Callable[[], World], serving: ServingConfig, on_change: Callable[[Stats], None]
+        self,
+        make_world: Callable[[], World],
+        serving: ServingConfig,
+        on_change: Callable[[Stats], None],
+        on_chunk: Callable[[ChunkTimes], None] = lambda _: None,
     ) -> None:
         """Prepare; `start` makes the world.
 
@@ -82,10 +86,12 @@ class Engine:
             make_world: called once, on the compute thread.
             on_change: called on the compute thread: before every pass through the transformer, after every turn, and
                 when idle sessions have expired.
+            on_chunk: called on the emitter thread, before a chunk's last response is sent.
         """
         self._make_world = make_world
         self._serving = serving
         self._on_change = on_change
+        self._on_chunk = on_chunk
         self._table = SessionTable(serving.session_budget_bytes, serving.session_idle_timeout_s)
         self._queues = _Queues()
         self._changed = threading.Condition()
@@ -95,7 +101,7 @@ class Engine:
         self._num_chunks = 0
         self._num_frames = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
-        self._emitter = Emitter(serving.response_bytes)
+        self._emitter = Emitter(serving.response_bytes, self._report_chunk)
         self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
 
     def start(self) -> World:
@@ -271,6 +277,7 @@ class Engine:
             queued_ms=1e3 * (began_s - job.waiting_since_s),
             began_s=began_s,
             is_last=is_done,
+            is_first=job.request.is_start and job.chunks_done == 1,
         )
         session.commit(chunk.staged)
         job.waiting_since_s = time.monotonic()
@@ -344,6 +351,12 @@ class Engine:
             # A metric that cannot be written must not stop the world.
             log.exception("the metrics could not be brought up to date")
 
+    def _report_chunk(self, times: ChunkTimes) -> None:
+        try:
+            self._on_chunk(times)
+        except Exception:
+            log.exception("a chunk's times could not be reported")
+
     def stats(self) -> Stats:
         """Counts and gauges of this moment."""
         counters = self._world.counters
@@ -355,10 +368,10 @@ class Engine:
             chunks=self._num_chunks,
             frames=self._num_frames,
             denoising_steps=counters.denoising_steps,
-            conditioner_evaluations=counters.conditioner_evaluations,
-            conditioner_reuses=counters.conditioner_reuses,
-            computed_blocks=computed,
-            skipped_blocks=skipped,
+            conditioner_misses=counters.conditioner_misses,
+            conditioner_hits=counters.conditioner_hits,
+            step_cache_computed_blocks=computed,
+            step_cache_skipped_blocks=skipped,
             compiled_blocks=computed if self._world.compilation.is_on else 0,
             recompiles=self._world.compilation.recompiles(),
             pictures_encoded=counters.pictures_encoded,
@@ -366,6 +379,7 @@ class Engine:
             active_sessions=num_sessions,
             session_bytes=session_bytes,
             queued_requests=num_waiting,
+            conditioner_bytes=counters.conditioner_bytes,
             conditioner_peak_bytes=counters.conditioner_peak_bytes,
         )
 

@@ -71,8 +71,9 @@ class Counters:
     def __init__(self) -> None:
         self.denoising_steps = 0
         self.context_passes = 0
-        self.conditioner_evaluations = 0
-        self.conditioner_reuses = 0
+        self.conditioner_misses = 0
+        self.conditioner_hits = 0
+        self.conditioner_bytes = 0  # held for the chunk that runs
         self.conditioner_peak_bytes = 0  # the most that one chunk has held
         self.pictures_encoded = 0
         self.picture_cache_hits = 0
@@ -259,6 +260,7 @@ class World:
                 raise FloatingPointError("the chunk's latent is not finite")
         finally:
             self.unbind_chunk()
+        del conditioning  # its bytes are free for the decoder
         denoised = time.perf_counter()
         frames, memory = self.codec.decode(
             latent.transpose(1, 2).to(self.codec.latent_mean.dtype), session.decoder_memory
@@ -293,7 +295,7 @@ class World:
             to_device(rays, self.device).to(self.dtype),
             self.conditioner_budget_bytes,
         )
-        held = conditioning.held_bytes
+        held = self.counters.conditioner_bytes = conditioning.held_bytes
         self.counters.conditioner_peak_bytes = max(self.counters.conditioner_peak_bytes, held)
         return conditioning
 
@@ -377,10 +379,11 @@ class World:
     def _count_pass(self, number: int, num_steps: int, conditioning: ChunkConditioning) -> None:
         self.counters.denoising_steps += number < num_steps
         self.counters.context_passes += number == num_steps
-        self.counters.conditioner_evaluations += conditioning.evaluations_in_pass(number)
-        self.counters.conditioner_reuses += conditioning.reuses_in_pass(number)
+        self.counters.conditioner_misses += conditioning.misses_in_pass(number)
+        self.counters.conditioner_hits += conditioning.hits_in_pass(number)
 
     def unbind_chunk(self) -> None:
+        self.counters.conditioner_bytes = 0
         for block in self.blocks:
             block.unbind()
         if self.step_cache is not None:
