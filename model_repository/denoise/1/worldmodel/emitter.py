@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from worldmodel.errors import WorldError, internal_error
 from worldmodel.metrics import ChunkTimes
 from worldmodel.pixels import Pixels
-from worldmodel.world import Timings
+from worldmodel.streams import CpuStreams, Decoding, Streams
 
 log = logging.getLogger("worldstream")
 
@@ -63,14 +62,13 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Frames:
-    """A finished chunk to be sent."""
+    """A chunk to be sent, once it is decoded."""
 
     delivery: Delivery
-    frames: torch.Tensor  # [n, H, W, 3] uint8, on the device
+    decoding: Decoding
     first_frame: int
     chunk_index: int
     event_id: int
-    timings: Timings
     queued_ms: float
     began_s: float  # monotonic
     is_last: bool
@@ -107,11 +105,11 @@ class Emitter:
         self._on_chunk = on_chunk
         self._queue: queue.Queue[Answer | None] = queue.Queue(DEPTH)
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
-        self._download = Download(torch.device("cpu"))
+        self._streams: Streams = CpuStreams()
 
-    def start(self, device: torch.device) -> None:
+    def start(self, streams: Streams) -> None:
         """Begin to send; frames come from this device."""
-        self._download = Download(device)
+        self._streams = streams
         self._thread.start()
 
     def put(self, answer: Answer) -> None:
@@ -161,8 +159,10 @@ class Emitter:
             self._send_frames(answer)
 
     def _send_frames(self, answer: Frames) -> None:
+        # Here, not on the compute thread: it has gone on to the next chunk.
+        decoded, stages = answer.decoding.wait(), answer.decoding.timings()
         began = time.monotonic()
-        frames = self._download.to_host(answer.frames)
+        frames = self._streams.to_host(decoded)
         size = max(1, self._response_bytes // frames[0].nbytes)
         num_parts = -(-len(frames) // size)
         for part in range(num_parts):
@@ -171,9 +171,9 @@ class Emitter:
             now = time.monotonic()
             timings = (
                 answer.queued_ms,
-                answer.timings.condition_ms,
-                answer.timings.denoise_ms,
-                answer.timings.decode_ms,
+                stages.condition_ms,
+                stages.denoise_ms,
+                stages.decode_ms,
                 1e3 * (now - began),
                 1e3 * (now - answer.began_s),
             )
@@ -191,20 +191,3 @@ class Emitter:
                     is_last=answer.is_last and part + 1 == num_parts,
                 )
             )
-
-
-class Download:
-    """Device -> host copies, on a stream of their own through pinned memory where the device is a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def to_host(self, frames: torch.Tensor) -> Pixels:
-        """A finished [n, H, W, 3] uint8 tensor as an array; no copy where it is on the host already."""
-        if self._stream is None:
-            return frames.numpy()
-        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
-        with torch.cuda.stream(self._stream):
-            host.copy_(frames, non_blocking=True)
-        self._stream.synchronize()
-        return host.numpy()

@@ -115,7 +115,7 @@ class Engine:
         if isinstance(made, BaseException):
             raise made
         self._session_bytes = made.session_bytes()
-        self._emitter.start(made.device)
+        self._emitter.start(made.streams)
         return made
 
     def submit(self, request: Request, reply: Reply) -> None:
@@ -269,11 +269,10 @@ class Engine:
         is_done = job.chunks_done == job.request.num_chunks
         frames = Frames(
             job.delivery,
-            chunk.frames,
+            chunk.decoding,
             first_frame=session.next_frame,
             chunk_index=session.chunk_index,
             event_id=job.request.event_id,
-            timings=chunk.timings,
             queued_ms=1e3 * (began_s - job.waiting_since_s),
             began_s=began_s,
             is_last=is_done,
@@ -282,7 +281,7 @@ class Engine:
         session.commit(chunk.staged)
         job.waiting_since_s = time.monotonic()
         self._num_chunks += 1
-        self._num_frames += len(chunk.frames)
+        self._num_frames += chunk.decoding.num_frames
         return frames, is_done
 
     def _nothing(self, entry: Entry, job: Job) -> Nothing:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from worldmodel.schedule import chunk_sigmas, has_fresh_noise
 from worldmodel.session import Noise, Prompt, Session, Staged
 from worldmodel.step_cache import StepCache
 from worldmodel.step_cache_settings import StepCacheSettings
+from worldmodel.streams import Decoding, Timings, streams_of
 from worldmodel.transformer import Block, CausalWorldTransformer
 
 
@@ -48,21 +48,21 @@ class Controls:
 
 
 @dataclass(frozen=True)
-class Timings:
-    """Where a chunk's time went, in ms."""
-
-    condition_ms: float
-    denoise_ms: float
-    decode_ms: float
-
-
-@dataclass(frozen=True)
 class Chunk:
-    """A finished chunk that is not yet committed."""
+    """A chunk that is not yet committed: denoised, and on a GPU perhaps still being decoded."""
 
     staged: Staged
-    frames: Tensor  # [n, H, W, 3] uint8, on the device
-    timings: Timings
+    decoding: Decoding
+
+    @property
+    def frames(self) -> Tensor:
+        """[n, H, W, 3] uint8, on the device; waits for the decode."""
+        return self.decoding.wait()
+
+    @property
+    def timings(self) -> Timings:
+        """Where its time went; waits for the decode."""
+        return self.decoding.timings()
 
 
 class Counters:
@@ -99,6 +99,7 @@ class World:
         self.config = config
         self.device = device
         self.dtype = dtype
+        self.streams = streams_of(device)
         self.transformer = transformer.eval().requires_grad_(False).to(device, dtype)
         self.codec = codec.eval().requires_grad_(False).to(device)
         self.codec.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -242,7 +243,7 @@ class World:
         Raises:
             InvalidInputError: a step count that this world does not serve, or a camera step out of all measure.
         """
-        began = time.perf_counter()
+        began = self.streams.mark()
         sigmas = chunk_sigmas(self.config, controls.num_steps)
         camera, rays = self._steer(session, controls)
         prompt = session.prompt if controls.prompt is None else self.encode_prompt(controls.prompt)
@@ -250,27 +251,29 @@ class World:
         placement = session.cache.stage(session.next_latent_frame, self.config.chunk_latent_frames)
         try:
             conditioning = self._condition(rays)
-            self._synchronise()
-            conditioned = time.perf_counter()
+            conditioned = self.streams.mark()
             self.bind_chunk(session, placement, prompt, conditioning)
             if self.step_cache is not None:
                 self.step_cache.begin_chunk(controls.step_cache or self._step_cache_settings, len(sigmas))
             latent = self._sample(session, sigmas, noise, conditioning, before_step)
-            if not bool(torch.isfinite(latent).all()):  # also waits for the device
-                raise FloatingPointError("the chunk's latent is not finite")
+            is_finite = torch.isfinite(latent).all()
         finally:
             self.unbind_chunk()
         del conditioning  # its bytes are free for the decoder
-        denoised = time.perf_counter()
-        frames, memory = self.codec.decode(
-            latent.transpose(1, 2).to(self.codec.latent_mean.dtype), session.decoder_memory
-        )
-        pixels = to_uint8(frames[0])
-        self._synchronise()
-        timings = Timings(
-            1e3 * (conditioned - began), 1e3 * (denoised - conditioned), 1e3 * (time.perf_counter() - denoised)
-        )
-        return Chunk(Staged(placement, memory, camera, prompt, noise), pixels, timings)
+        denoised = self.streams.mark()
+        with self.streams.beside(latent):
+            decode_began = self.streams.mark()
+            frames, memory = self.codec.decode(
+                latent.transpose(1, 2).to(self.codec.latent_mean.dtype), session.decoder_memory
+            )
+            pixels = to_uint8(frames[0])
+            decoded = self.streams.mark()
+        # Looked at last: it waits for the denoising, and a GPU can begin to decode meanwhile. Nothing waits for the
+        # decode here: once queued, it can only fail with the whole device.
+        if not bool(is_finite):
+            raise FloatingPointError("the chunk's latent is not finite")
+        decoding = Decoding(pixels, began, conditioned, denoised, decode_began, decoded)
+        return Chunk(Staged(placement, memory, camera, prompt, noise), decoding)
 
     def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, Tensor]:
         config, state, is_first = self.config, session.camera, session.next_latent_frame == 0
@@ -388,7 +391,3 @@ class World:
             block.unbind()
         if self.step_cache is not None:
             self.step_cache.end_chunk()
-
-    def _synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
