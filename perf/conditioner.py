@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""What it saves to compute the camera's scale and shift once a chunk, not once a pass.
+
+At LingBot-World's proportions (configuration lingbot_world_mini), with a full window, reuse on against off in turn: in
+this process, then through the real server. Beside each: the share that counting operations predicts. Prints tables; the
+last line is one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import gc
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common import ROOT, Wanted, at_least, at_most, machine, print_document, print_wanted, quartiles
+from denoise_served import running_denoise
+
+sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
+
+# isort: split
+import numpy as np
+import torch
+from torch import Tensor
+from worldmodel.codec import StreamingCodec
+from worldmodel.config import LINGBOT_WORLD_MINI, WorldConfig
+from worldmodel.layers import seed_parameters
+from worldmodel.session import Session
+from worldmodel.transformer import CausalWorldTransformer
+from worldmodel.world import Controls, World
+from worldstream import WorldClient
+
+PACKAGES = ("numpy", "torch")
+WINDOWS = (3, 18, 45)  # latent frames
+MOVES = ("w", "l", "")
+REUSE = {"on": None, "off": 0}  # bytes of scale and shift that a chunk may hold
+
+
+# What counting predicts
+
+
+@dataclass(frozen=True)
+class BlockOperations:
+    """Floating-point operations of one block in one pass of one chunk, a multiplication and an addition being two."""
+
+    self_attention: int
+    cross_attention: int
+    feed_forward: int
+    camera: int
+
+    @property
+    def total(self) -> int:
+        return self.self_attention + self.cross_attention + self.feed_forward + self.camera
+
+
+def block_operations(config: WorldConfig, visible_tokens: int) -> BlockOperations:
+    """Count matrix products; norms, modulation and activations are left out.
+
+    With L tokens in the chunk, K visible ones, S of the prompt, d = dim and f = ffn_dim:
+
+        self-attention   q, k, v, o: 4 * 2Ld^2     scores and values: 2 * 2LKd
+        cross-attention  q, o:       2 * 2Ld^2     scores and values: 2 * 2LSd    (k, v are the prompt's, kept)
+        feed-forward     2 * 2Ldf
+        camera           two injector layers, scale, shift: 4 * 2Ld^2
+    """
+    model = config.transformer
+    dim, tokens = model.dim, config.chunk_latent_frames * config.tokens_per_frame
+    square = 2 * tokens * dim**2
+    return BlockOperations(
+        self_attention=4 * square + 4 * tokens * visible_tokens * dim,
+        cross_attention=2 * square + 4 * tokens * model.text_len * dim,
+        feed_forward=4 * tokens * dim * model.ffn_dim,
+        camera=4 * square,
+    )
+
+
+def predicted_saving(config: WorldConfig) -> float:
+    """The share of a chunk's block work that reuse saves with a full window.
+
+    A chunk is n denoising steps and a context pass. Without reuse each of these n + 1 passes evaluates the camera,
+    with it one evaluation serves them all: n / (n + 1) of the camera's share. The embeddings and the head (under 1 %
+    here) are left out.
+    """
+    work = block_operations(config, config.window_latent_frames * config.tokens_per_frame)
+    num_steps = len(config.timesteps)
+    return num_steps * work.camera / ((num_steps + 1) * work.total)
+
+
+# Both arms, measured in turn
+
+
+@dataclass
+class Arm:
+    """What one arm took, in ms, an entry a round: conditioning and denoising, and the whole chunk with its decode."""
+
+    denoise_ms: list[float] = field(default_factory=list)
+    chunk_ms: list[float] = field(default_factory=list)
+
+    def summary(self) -> dict[str, float]:
+        low, median, high = quartiles(self.denoise_ms)
+        chunk = statistics.median(self.chunk_ms)
+        return {
+            "denoise_ms": round(median, 2),
+            "denoise_ms_p25": round(low, 2),
+            "denoise_ms_p75": round(high, 2),
+            "chunk_ms": round(chunk, 2),
+        }
+
+
+Take = tuple[float, float, bytes]  # ms of conditioning and denoising, ms of the chunk, what came out
+
+
+def take_turns(takes: dict[str, Callable[[], Take]], num_rounds: int) -> tuple[dict[str, Arm], int]:
+    """One chunk of each arm a round, after a round that does not count; how many rounds' outputs differed too.
+
+    Which arm is first changes from round to round.
+    """
+    arms = {name: Arm() for name in takes}
+    num_different = 0
+    for number in range(num_rounds + 1):
+        outputs = []
+        for name in sorted(takes, reverse=bool(number % 2)):
+            denoise_ms, chunk_ms, output = takes[name]()
+            outputs.append(output)
+            if number:
+                arms[name].denoise_ms.append(denoise_ms)
+                arms[name].chunk_ms.append(chunk_ms)
+        num_different += len(set(outputs)) > 1
+    return arms, num_different
+
+
+def judge_arms(config: WorldConfig, arms: dict[str, Arm], num_different: int) -> dict[str, Any]:
+    """Compare round by round."""
+    on, off = arms["on"], arms["off"]
+    saved = [1 - a / b for a, b in zip(on.denoise_ms, off.denoise_ms, strict=True)]
+    chunk_ratio = statistics.median(a / b for a, b in zip(on.chunk_ms, off.chunk_ms, strict=True))
+    low, median, high = quartiles(saved)
+    return {
+        "arms": {name: arm.summary() for name, arm in arms.items()},
+        "denoise_saved": {"median": round(median, 4), "p25": round(low, 4), "p75": round(high, 4)},
+        "predicted_saved": round(predicted_saving(config), 4),
+        "chunk_time_ratio": round(chunk_ratio, 4),
+        "rounds_with_other_bytes": num_different,
+    }
+
+
+def show(name: str, result: dict[str, Any]) -> None:
+    on, off, saved = result["arms"]["on"], result["arms"]["off"], result["denoise_saved"]
+    same = "equal bytes" if not result["rounds_with_other_bytes"] else "OTHER BYTES"
+    print(
+        f"  {name:22s} on {on['denoise_ms']:8.1f} ms, off {off['denoise_ms']:8.1f} ms: "
+        f"saves {100 * saved['median']:5.1f} % ({100 * saved['p25']:.1f}-{100 * saved['p75']:.1f}), "
+        f"predicted {100 * result['predicted_saved']:4.1f} %; whole chunk x{result['chunk_time_ratio']:.3f}; {same}",
+        flush=True,
+    )
+
+
+def with_window(config: WorldConfig, window: int) -> WorldConfig:
+    """The same world with another window; a sink that does not fit beside the chunk is left out."""
+    sink = min(config.sink_latent_frames, max(0, window - config.chunk_latent_frames))
+    return config.replace(window_latent_frames=window, sink_latent_frames=sink)
+
+
+def quick_config() -> WorldConfig:
+    """A world that computes in milliseconds; its times say nothing."""
+    small = dataclasses.replace(
+        LINGBOT_WORLD_MINI.transformer, dim=64, ffn_dim=176, num_heads=2, num_layers=2, text_dim=16, text_len=8
+    )
+    return LINGBOT_WORLD_MINI.replace(
+        name="quick", transformer=small, height_px=32, width_px=48, condition_latent_frames=2
+    )
+
+
+def picture_of(config: WorldConfig) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    shape = (config.height_px, config.width_px, 3)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+# In this process
+
+
+def measure_here(config: WorldConfig, dtype: torch.dtype, num_rounds: int) -> dict[str, Any]:
+    """Both arms make the same chunk of the same session again and again: it is never committed."""
+    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+    seed_parameters(transformer, 0)
+    seed_parameters(codec, 1)
+    world = World(config, transformer, codec, torch.device("cpu"), dtype)
+    session = full_session(world)
+    takes = {
+        name: lambda budget=budget: make_chunk(world, session, budget)  # type: ignore[misc]
+        for name, budget in REUSE.items()
+    }
+    arms, num_different = take_turns(takes, num_rounds)
+    held = world.counters.conditioner_peak_bytes
+    return {**judge_arms(config, arms, num_different), "held_bytes": held}
+
+
+def full_session(world: World) -> Session:
+    """A session whose window is full; one step a chunk is enough for that."""
+    session = world.start(picture_of(world.config), "day")
+    while session.next_latent_frame < world.config.window_latent_frames:
+        session.commit(world.next_chunk(session, Controls(num_steps=1), go_on).staged)
+    return session
+
+
+def make_chunk(world: World, session: Session, budget_bytes: int | None) -> Take:
+    world.conditioner_budget_bytes = budget_bytes
+    gc.collect()
+    chunk = world.next_chunk(session, Controls(actions=MOVES), go_on)
+    timings = chunk.timings
+    denoise_ms = timings.condition_ms + timings.denoise_ms
+    cache, index = session.cache, session.cache.token_index(chunk.staged.placement)
+    clean = [part[-1].index_select(2, index) for part in (cache.keys, cache.values)]  # of the last layer
+    return denoise_ms, denoise_ms + timings.decode_ms, b"".join(map(bytes_of, [chunk.frames, *clean]))
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def go_on() -> None:
+    """Nobody gives a benchmark's chunk up."""
+
+
+# Through the real server
+
+
+def measure_served(config: WorldConfig, num_rounds: int) -> dict[str, Any]:
+    """One server with reuse, one without, asked in turn for the next chunk of equal sessions."""
+    with contextlib.ExitStack() as stack:
+        servers, takes = {}, {}
+        for name in REUSE:
+            servers[name] = stack.enter_context(running_denoise(parameters_of(config, name)))
+            client = stack.enter_context(WorldClient(servers[name].grpc, timeout_s=300))
+            session = stack.enter_context(client.session(picture_of(config), prompt="day", seed=0))
+            num_chunks = -(-config.window_latent_frames // config.chunk_latent_frames)
+            for _ in session.generate(num_chunks=num_chunks, num_steps=1):
+                pass  # until the window is full
+            takes[name] = lambda session=session: ask_chunk(session)  # type: ignore[misc]
+        before = {name: server.counts() for name, server in servers.items()}
+        arms, num_different = take_turns(takes, num_rounds)
+        after = {name: server.counts() for name, server in servers.items()}
+    counts = {name: conditioner_counts(before[name], after[name]) for name in servers}
+    return {**judge_arms(config, arms, num_different), "counts_of_a_chunk": per_chunk(counts, num_rounds + 1)}
+
+
+def parameters_of(config: WorldConfig, reuse: str) -> dict[str, object]:
+    return {
+        "configuration": config.name,
+        "checkpoint": "",
+        "window_latent_frames": config.window_latent_frames,
+        "sink_latent_frames": config.sink_latent_frames,
+        "conditioner_reuse": reuse,
+        "session_idle_timeout_s": 600,
+    }
+
+
+def ask_chunk(session: Any) -> Take:
+    batches = list(session.generate(actions=MOVES))
+    timings = batches[-1].timings
+    frames = b"".join(batch.frames.tobytes() for batch in batches)
+    return timings.condition_ms + timings.denoise_ms, timings.total_ms, frames
+
+
+def conditioner_counts(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    names = [name for name in after if name.startswith("conditioner_") and not name.endswith("_bytes")]
+    return {name: after[name] - before[name] for name in names}
+
+
+def per_chunk(counts: dict[str, dict[str, float]], num_chunks: int) -> dict[str, dict[str, float]]:
+    return {arm: {name: value / num_chunks for name, value in each.items()} for arm, each in counts.items()}
+
+
+# What is wanted
+
+
+def judge(results: dict[str, dict[str, Any]], window: int) -> list[Wanted]:
+    wanted = []
+    for place, entries in results.items():
+        for name, entry in entries.items():
+            if entry["window_latent_frames"] == window:
+                what = f"{place}, {name}: percent of denoise time saved"
+                wanted.append(at_least(what, round(100 * entry["denoise_saved"]["median"], 2), 10))
+        different = sum(entry["rounds_with_other_bytes"] for entry in entries.values())
+        wanted.append(at_most(f"{place}: rounds whose output differs from the other arm's", different, 0))
+    return wanted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=12, help="of each comparison (default 12)")
+    parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), help="latent frames (default 3 18 45)")
+    parser.add_argument("--no-server", action="store_true", help="only in this process")
+    parser.add_argument("--quick", action="store_true", help="at a size that says nothing, to see that it runs")
+    options = parser.parse_args(arguments)
+    measured_on = machine(PACKAGES)
+    config = quick_config() if options.quick else LINGBOT_WORLD_MINI
+    results: dict[str, dict[str, Any]] = {"here": {}}
+    print(f"reuse of the conditioner at {config.name}, window full; times are conditioning and denoising of a chunk")
+    for dtype in (torch.float32, torch.bfloat16):
+        for window in options.windows:
+            sized = with_window(config, window)
+            name = f"{str(dtype).removeprefix('torch.')}, window {window}"
+            results["here"][name] = {
+                "window_latent_frames": window,
+                **measure_here(sized, dtype, options.rounds),
+            }
+            show(name, results["here"][name])
+    if not options.no_server:
+        print("through the real server")
+        results["served"] = {}
+        for window in options.windows:
+            name = f"window {window}"
+            sized = with_window(config, window)
+            results["served"][name] = {
+                "window_latent_frames": window,
+                **measure_served(sized, options.rounds),
+            }
+            show(name, results["served"][name])
+            print(f"    per chunk: {results['served'][name]['counts_of_a_chunk']}")
+    wanted = judge(results, 18)
+    print_wanted(wanted)
+    document = {"configuration": config.name, "rounds": options.rounds, **results}
+    print_document("conditioner", measured_on, document, wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

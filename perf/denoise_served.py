@@ -1,0 +1,74 @@
+"""`denoise` alone on the real server, for benchmarks: no model in front of it, and no request before the first of ours.
+
+Knows serve.py's command line and its JSON line; knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import ROOT
+
+sys.path.insert(0, str(ROOT / "client"))
+
+# isort: split
+from worldstream.info import fetch_metrics, plain_names
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: where it listens, and how long it took from its start until it was ready."""
+
+    grpc: str
+    metrics: str
+    start_s: float
+
+    def counts(self) -> dict[str, float]:
+        """The worldstream_* metrics by their short names, once they stand still: the page follows by a moment."""
+        last: dict[str, float] = {}
+        while True:
+            page = plain_names(fetch_metrics(self.metrics, 10))
+            now = {name.removeprefix("worldstream_").removesuffix("_total"): value for name, value in page.items()}
+            if now == last:
+                return now
+            last = now
+            time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def running_denoise(parameters: Mapping[str, object]) -> Iterator[Served]:
+    """A server of its own with these parameters of `denoise`.
+
+    Its repository holds `denoise` only: serve.py proves a server by a request through `world`, and that request would
+    be the first one, not ours.
+    """
+    with tempfile.TemporaryDirectory(prefix="worldstream-perf-") as folder:
+        repository = Path(folder, "models")
+        repository.mkdir()
+        (repository / "denoise").symlink_to(ROOT / "model_repository" / "denoise")
+        command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
+        for key, value in parameters.items():
+            command += ["--set", f"denoise.{key}={value}"]
+        with Path(folder, "server.log").open("w+", encoding="utf-8") as log:
+            began = time.monotonic()
+            launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            try:
+                assert launcher.stdout is not None
+                line = launcher.stdout.readline()
+                if not line:
+                    log.seek(0)
+                    raise SystemExit("the server did not start:\n" + log.read()[-3000:])
+                said = json.loads(line)
+                yield Served(said["grpc"], said["metrics"], time.monotonic() - began)
+            finally:
+                launcher.send_signal(signal.SIGTERM)
+                launcher.wait()
