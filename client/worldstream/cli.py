@@ -69,6 +69,10 @@ _Scale: TypeAlias = Annotated[
     str | None, typer.Option(help="Your units in one of the model's, or auto: the longest step of a pose file.")
 ]
 _Fit: TypeAlias = Annotated[Fit | None, typer.Option(help="How the picture is brought to the model's size.")]
+_Size: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Width and height of the frames, such as 160x96, if the server serves them."),
+]
 _Prompt: TypeAlias = Annotated[str | None, typer.Option(help="Words for the world.")]
 _Seed: TypeAlias = Annotated[int | None, typer.Option(help="Equal inputs with equal seeds give equal frames.")]
 _Steps: TypeAlias = Annotated[int | None, typer.Option(help="Denoising steps.")]
@@ -117,6 +121,7 @@ def generate(
     pose_rate: _Rate = Rate.latent,
     translation_scale: _Scale = None,
     fit: _Fit = None,
+    size: _Size = None,
     prompt: _Prompt = None,
     seed: _Seed = None,
     steps: _Steps = None,
@@ -141,10 +146,15 @@ def generate(
             translation_scale=None if translation_scale is None else parse_scale(translation_scale, steering),
             fit=None if fit is None else fit.value,
             num_steps=steps,
+            size=None if size is None else parse_size("--size", size)[::-1],
         )
         if steering.note:
             typer.echo(f"note: {steering.note}", err=True)
-        sizes = None if intrinsics_size is None else (parse_size(intrinsics_size), upright_size(encoded))
+        sizes = (
+            None
+            if intrinsics_size is None
+            else (parse_size("--intrinsics-size", intrinsics_size), upright_size(encoded))
+        )
         rows = None if intrinsics is None else intrinsics_rows(intrinsics, pose_rate.value, steering, sizes)
         asks = plan_film(steering.num_chunks, chunks_per_request, length, steering.cam_to_world, steering.actions, rows)
         film = Film(output, num_frames(steering.num_chunks, length))

@@ -65,6 +65,7 @@ class WorldClient:
         translation_scale: float | None = None,
         fit: Fit | None = None,
         num_steps: int | None = None,
+        size: tuple[int, int] | None = None,
     ) -> Session:
         """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
@@ -79,13 +80,14 @@ class WorldClient:
             translation_scale: units of your poses in one unit of the model.
             fit: how the picture is brought to the model's size: "crop" (default) or "stretch".
             num_steps: denoising steps, for all requests without their own.
+            size: height, width of the frames, one that the server serves; default its usual one.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
         if picture is None and session_id is None:
             raise InvalidInputError("session_id: wanted one, to go on with a session without a picture")
-        opening = None if picture is None else make_opening(picture, seed, translation_scale, fit)
+        opening = None if picture is None else make_opening(picture, seed, translation_scale, fit, size)
         defaults = make_controls(intrinsics=intrinsics, prompt=prompt, num_steps=num_steps)
         if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
             raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
@@ -105,6 +107,7 @@ class WorldClient:
         fit: Fit | None = None,
         num_steps: int | None = None,
         event_id: int | None = None,
+        size: tuple[int, int] | None = None,
     ) -> Iterator[Batch]:
         """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`.
 
@@ -112,7 +115,7 @@ class WorldClient:
         frames, but the server still makes all of them. Use a session for what may have to be stopped.
         """
         controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
-        core = SessionCore(None, make_opening(picture, seed, translation_scale, fit))
+        core = SessionCore(None, make_opening(picture, seed, translation_scale, fit, size))
         session = Session(self._connection, core, Controls())
         return _until_done(session, session.ask(controls))
 

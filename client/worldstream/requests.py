@@ -41,6 +41,7 @@ class Opening:
     seed: int | None = None
     translation_scale: float | None = None
     fit: Fit | None = None
+    size: tuple[int, int] | None = None  # height, width of the frames
 
     @property
     def model(self) -> str:
@@ -71,7 +72,11 @@ class SequenceFlags:
 
 
 def make_opening(
-    picture: Picture, seed: int | None = None, translation_scale: float | None = None, fit: Fit | None = None
+    picture: Picture,
+    seed: int | None = None,
+    translation_scale: float | None = None,
+    fit: Fit | None = None,
+    size: tuple[int, int] | None = None,
 ) -> Opening:
     """Check and load what a session starts from.
 
@@ -85,6 +90,7 @@ def make_opening(
         _optional_integer("seed", seed, -_INT64_MAX - 1, _INT64_MAX),
         None if translation_scale is None else _scale(translation_scale),
         fit,
+        None if size is None else _size(size),
     )
 
 
@@ -175,7 +181,7 @@ def build_preprocess_request(pictures: Sequence[bytes], size: tuple[int, int] | 
     request = service_pb2.ModelInferRequest(model_name=PREPROCESS)
     add_strings(request, "image", pictures)
     if size is not None:
-        add_array(request, "size", _size(size))
+        add_array(request, "size", np.array(_size(size), dtype=np.int32))
     return request
 
 
@@ -205,6 +211,8 @@ def _add_opening(request: Any, opening: Opening) -> None:
         add_array(request, "translation_scale", np.array([opening.translation_scale], dtype=np.float32))
     if opening.fit is not None:
         request.parameters["fit"].string_param = opening.fit
+    if opening.size is not None:
+        request.parameters["height"].int64_param, request.parameters["width"].int64_param = opening.size
 
 
 def _add_controls(request: Any, controls: Controls) -> None:
@@ -282,9 +290,9 @@ def _scale(value: float) -> float:
     return float(value)
 
 
-def _size(size: Sequence[int]) -> npt.NDArray[np.int32]:
+def _size(size: Sequence[int]) -> tuple[int, int]:
     try:
         height_px, width_px = size
     except (TypeError, ValueError):
         raise InvalidInputError(f"size: wanted height and width, got {reprlib.repr(size)}") from None
-    return np.array([_integer("size", side, 1, _INT32_MAX) for side in (height_px, width_px)], dtype=np.int32)
+    return _integer("size", height_px, 1, _INT32_MAX), _integer("size", width_px, 1, _INT32_MAX)

@@ -109,11 +109,11 @@ def parse_scale(text: str, steering: Steering) -> float:
     return paths.longest_step(steering.cam_to_world)
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Width and height from text such as 832x480."""
+def parse_size(option: str, text: str) -> tuple[int, int]:
+    """Width and height from an option's text, such as 832x480."""
     width, _, height = text.partition("x")
     if not (width.isdecimal() and height.isdecimal()):
-        raise InvalidInputError(f"--intrinsics-size: wanted WIDTHxHEIGHT such as 832x480, got {text}")
+        raise InvalidInputError(f"{option}: wanted WIDTHxHEIGHT such as 832x480, got {text}")
     return int(width), int(height)
 
 

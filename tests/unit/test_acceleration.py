@@ -1,25 +1,30 @@
 """Mount, compile, warm up: afterwards nothing that requests do makes another graph. With a quick compiler backend."""
 
 import dataclasses
+import os
 
 import numpy as np
 import pytest
 import torch
+from worldmodel.acceleration import keep_compiled_code
 from worldmodel.compilation import Compilation
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Controls
 
 from tests.unit.worlds import TINY, accelerated_world, picture, tiny_world
 
+SIZES = ((32, 48), (48, 32), (64, 64), (32, 96))
+CONFIG = TINY.replace(further_sizes=SIZES[1:])
+
 
 @pytest.fixture(scope="module")
 def compiled():
     torch._dynamo.reset()
-    return accelerated_world(compile="on", compile_backend="eager", step_cache="off")
+    return accelerated_world(CONFIG, compile="on", compile_backend="eager", step_cache="off")
 
 
-def stream(world, moves, seed=0):
-    session, frames = world.start(picture(seed), "day", seed), []
+def stream(world, moves, seed=0, size=None):
+    session, frames = world.start(picture(seed), "day", seed, size=size), []
     for move in moves:
         chunk = world.next_chunk(session, move, lambda: None)
         session.commit(chunk.staged)
@@ -39,17 +44,47 @@ MIXTURE = [
 
 
 def test_nothing_is_recompiled_after_warming_up(compiled):
-    for seed in range(3):
-        stream(compiled, MIXTURE, seed)
+    sessions = [compiled.start(picture(i), "day", i, size=SIZES[i % 4]) for i in range(8)]
+    for move in MIXTURE:
+        for session in sessions:
+            session.commit(compiled.next_chunk(session, move, lambda: None).staged)
     assert compiled.compilation.recompiles() == 0
-    assert compiled.compilation.num_graphs() > 0
+    assert 0 < compiled.compilation.num_graphs() <= 2 * len(SIZES)
 
 
 def test_a_block_that_was_not_warmed_up_would_be_counted(compiled):
     compiled.compilation.mark_ready()
-    torch.compile(lambda x: x * 3 + 1, backend="eager")(torch.ones(3))
-    assert compiled.compilation.recompiles() == 1
+    compiled.conditioner_budget_bytes = 0  # blocks then evaluate the conditioner themselves: another graph
+    stream(compiled, [Controls()])
+    compiled.conditioner_budget_bytes = None
+    assert compiled.compilation.recompiles() > 0
     compiled.compilation.mark_ready()
+
+
+def test_every_computed_block_ran_as_compiled_code(compiled):
+    compiled.forget_counts()
+    compiled.compilation.mark_ready()
+    for size in SIZES:
+        stream(compiled, MIXTURE, size=size)
+    computed, skipped = compiled.block_runs()
+    assert skipped > 0
+    assert compiled.compilation.calls == computed
+
+
+def test_compiled_code_is_kept_in_a_folder_of_its_owner(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    folder = tmp_path / "deep" / "compiled"
+    keep_compiled_code(str(folder))
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_done_without(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    (tmp_path / "file").write_text("")
+    keep_compiled_code(str(tmp_path / "file" / "folder"))
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
+    assert caplog.messages == ["compiled code is not kept: compile_cache cannot be made (Not a directory)"]
 
 
 def test_compiled_frames_are_those_of_the_plain_world(compiled):

@@ -229,11 +229,25 @@ def test_a_large_picture_tells_its_size_without_a_warning(server, picture):
 
 
 def test_other_settings_reach_the_server(server, picture):
-    generate(server, picture, "--chunks", "1", "--steps", "2", "--translation-scale", "0.5", "--fit", "stretch")
+    generate(
+        server,
+        picture,
+        "--chunks",
+        "1",
+        "--steps",
+        "2",
+        "--translation-scale",
+        "0.5",
+        "--fit",
+        "stretch",
+        "--size",
+        "160x96",
+    )
 
     assert start_of(server).inputs["num_steps"] == [2]
     assert start_of(server).inputs["translation_scale"] == [0.5]
     assert start_of(server).parameters["fit"] == "stretch"
+    assert (start_of(server).parameters["height"], start_of(server).parameters["width"]) == (96, 160)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
 
 def test_pixels_start_a_session_straight_at_denoise(server, client):
-    with client.session(PIXELS, prompt="a street", seed=7, translation_scale=0.5, fit="stretch") as session:
+    with client.session(
+        PIXELS, prompt="a street", seed=7, translation_scale=0.5, fit="stretch", size=(96, 160)
+    ) as session:
         list(session.generate(num_chunks=1))
 
     start = server.seen[0]
@@ -24,6 +26,7 @@ def test_pixels_start_a_session_straight_at_denoise(server, client):
     assert start.inputs["seed"] == [7]
     assert start.inputs["translation_scale"] == [0.5]
     assert start.parameters["fit"] == "stretch"
+    assert (start.parameters["height"], start.parameters["width"]) == (96, 160)
 
 
 def test_a_picture_file_is_decoded_first_so_that_each_request_can_be_cancelled(server, client, tmp_path):

@@ -170,7 +170,7 @@ def test_a_freed_session_leaves_no_tensor_behind(make_engine):
     engine, world = make_engine()
     caches = []
     inner = world.new_cache
-    world.new_cache = lambda: caches.append(weakref.ref(made := inner())) or made
+    world.new_cache = lambda config: caches.append(weakref.ref(made := inner(config))) or made
     gate = Gate(world)
     ask(engine, start("a", 1)).frames()
     gate.close()

@@ -163,6 +163,18 @@ def test_the_longest_step_spans_chunks():
         (Envelope("a", parameters={"session": "b"}), {}, "parameter 'session': this request carries a sequence_id"),
         (Envelope(parameters={"sesion": "b"}), {"pixels": PIXELS}, "'sesion' is neither an input (pixels, "),
         (Envelope(parameters={"fit": "squeeze"}), {"pixels": PIXELS}, "parameter 'fit': wanted crop or stretch"),
+        (
+            Envelope(parameters={"height": 64, "width": 64}),
+            {"pixels": PIXELS},
+            "parameters 'height', 'width': wanted a size that is served (96 x 160; height x width), got 64 x 64",
+        ),
+        (
+            Envelope(parameters={"height": 32.0, "width": 48}),
+            {"pixels": PIXELS},
+            "parameters 'height', 'width': wanted a",
+        ),
+        (Envelope(parameters={"width": 48}), {"pixels": PIXELS}, "parameter 'width': wanted height and width together"),
+        (Envelope("a", parameters={"height": 32, "width": 48}), {}, "parameter 'height': is set when a session starts"),
         (Envelope("a", parameters={"fit": "crop"}), {}, "parameter 'fit': is set when a session starts"),
     ],
 )

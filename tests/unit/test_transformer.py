@@ -151,7 +151,7 @@ def test_chunk_by_chunk_with_the_cache_equals_one_pass_with_a_block_causal_mask(
             block.bind(attention_mask=mask)
         whole = world.transformer(latent, condition, time)
         world.unbind_chunk()
-        cache, parts = world.new_cache(), []
+        cache, parts = world.new_cache(world.config), []
         for chunk in range(num_chunks):
             frames = slice(3 * chunk, 3 * chunk + 3)
             placement = cache.stage(3 * chunk, 3)

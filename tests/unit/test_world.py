@@ -243,3 +243,13 @@ def test_noise_goes_on_from_a_copy_without_moving_the_original():
     first = noise.copy().draw((4,))
     assert torch.equal(noise.draw((4,)), first)
     assert not torch.equal(noise.draw((4,)), first)
+
+
+def test_a_session_of_another_size_is_what_a_world_of_that_size_streams():
+    served = tiny_world(TINY.replace(further_sizes=((48, 32), (64, 96))))
+    for size in ((32, 48), (48, 32), (64, 96)):
+        alone = tiny_world(TINY.replace(height_px=size[0], width_px=size[1]))
+        moves = Controls(actions=("w", "l", ""))
+        wanted = run(alone, alone.start(picture(), "day", 4), 4, moves)
+        assert np.array_equal(run(served, served.start(picture(), "day", 4, size=size), 4, moves), wanted)
+        assert served.session_bytes(size) == alone.session_bytes()

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils  # noqa: E402
 from worldmodel.emitter import Batch  # noqa: E402
 from worldmodel.engine import Engine  # noqa: E402
 from worldmodel.errors import WorldError, internal_error  # noqa: E402
+from worldmodel.inputs import read_inputs  # noqa: E402
 from worldmodel.loading import Instance, load_world  # noqa: E402
 from worldmodel.metrics import (  # noqa: E402
     BUCKETS_S,
@@ -80,7 +81,7 @@ class TritonPythonModel:
     def _take(self, request: Any) -> None:
         reply = TritonReply(request.get_response_sender())
         try:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            tensors = read_inputs(request.inputs())
             self.engine.submit(parse_request(tensors, read_envelope(request), self.config, self.serving), reply)
         except WorldError as error:
             reply.fail(error)

@@ -35,34 +35,53 @@ def mount_and_compile(
     step_cache = None
     if serving.step_cache != "none":
         step_cache = _timed("mounted the step cache", lambda: StepCache(transformer))
-    is_on = serving.compile == "on" or (serving.compile == "auto" and device.type == "cuda")
-    if is_on:
-        if serving.compile_cache:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(serving.compile_cache).expanduser())
+    compilation = Compilation(serving.compile == "on" or (serving.compile == "auto" and device.type == "cuda"))
+    if compilation.is_on:
+        keep_compiled_code(serving.compile_cache)
+        backend = compilation.backend(serving.compile_backend)
         for block in transformer.blocks:
-            block.compile(backend=serving.compile_backend)
-    return step_cache, Compilation(is_on)
+            block.compile(backend=backend)
+    return step_cache, compilation
+
+
+def keep_compiled_code(folder: str) -> None:
+    """Let the compiler keep what it makes in this folder, so that the next start finds it; "none" leaves its own."""
+    if folder == "none":
+        return
+    path = Path(folder).expanduser()
+    try:
+        # For its owner alone: what lies in it is loaded and run.
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("compiled code is not kept: compile_cache cannot be made (%s)", error.strerror)
+        return
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path)
 
 
 def warm_up(world: World) -> None:
-    """Run a session through everything that requests will do, by the code that requests run.
+    """Run a session of every served size through everything that requests will do, by the code that requests run.
 
     First chunk, filling window, first roll, steady state, the context pass of each, a prompt switch: the window's
     growing length is what a compiler must see at two lengths before it holds for all. Without a compiler two chunks
     are enough.
     """
+    for size in world.config.sizes:
+        _warm_up_size(world, size)
+    world.forget_counts()
+    world.compilation.mark_ready()
+
+
+def _warm_up_size(world: World, size: tuple[int, int]) -> None:
     config = world.config
-    picture = np.zeros((config.height_px, config.width_px, 3), np.uint8)
-    session = world.start(picture, "warm up")
+    session = world.start(np.zeros((*size, 3), np.uint8), "warm up", size=size)
     num_chunks = 2
     if world.compilation.is_on:
         num_chunks += -(-config.window_latent_frames // config.chunk_latent_frames)
     for index in range(num_chunks):
         controls = Controls(prompt="switch" if index == num_chunks - 1 else None)
         compute = functools.partial(world.next_chunk, session, controls, _go_on)
-        session.commit(_timed(f"warmed up chunk {index + 1} of {num_chunks}", compute).staged)
-    world.forget_counts()
-    world.compilation.mark_ready()
+        what = f"warmed up {size[0]}x{size[1]}, chunk {index + 1} of {num_chunks}"
+        session.commit(_timed(what, compute).staged)
 
 
 def _go_on() -> None:

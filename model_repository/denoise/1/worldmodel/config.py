@@ -85,11 +85,15 @@ class WorldConfig:
     condition_latent_frames: int = 6  # of "picture, then black": the last one is repeated for ever
     max_steps: int = 50
     vocabulary: tuple[str, ...] = field(default=())  # prompt words that the world knows; empty: all
+    further_sizes: tuple[tuple[int, int], ...] = ()  # height and width in px, that a session may ask for instead
 
     def __post_init__(self) -> None:
         grid = SPATIAL_STRIDE * PATCH
-        if self.height_px % grid or self.width_px % grid or self.height_px < grid or self.width_px < grid:
-            raise ValueError(f"{self.name}: {self.height_px}x{self.width_px} px is not a multiple of {grid}")
+        for height, width in self.sizes:
+            if height % grid or width % grid or height < grid or width < grid:
+                raise ValueError(f"{self.name}: {height}x{width} px is not a multiple of {grid}")
+        if len(set(self.sizes)) != len(self.sizes):
+            raise ValueError(f"{self.name}: further_sizes names a size twice")
         if self.chunk_latent_frames < 1 or self.sink_latent_frames < 0:
             raise ValueError(f"{self.name}: chunk must be 1 or more latent frames, sink 0 or more")
         if self.window_latent_frames < self.sink_latent_frames + self.chunk_latent_frames:
@@ -116,6 +120,15 @@ class WorldConfig:
             raise ValueError(f"{self.name}: codec and transformer must have the same latent_channels")
         if not 0 < self.horizontal_fov_deg < 180:
             raise ValueError(f"{self.name}: horizontal_fov_deg must lie in (0, 180), got {self.horizontal_fov_deg}")
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Every size that is served, height and width in px; the usual one first."""
+        return ((self.height_px, self.width_px), *self.further_sizes)
+
+    def at_size(self, size: tuple[int, int] | None) -> WorldConfig:
+        """The same world at another height and width in px; None is the usual size."""
+        return self if size is None else self.replace(height_px=size[0], width_px=size[1], further_sizes=())
 
     @property
     def latent_height(self) -> int:

@@ -114,7 +114,8 @@ class Engine:
         made = self._ready.get()
         if isinstance(made, BaseException):
             raise made
-        self._session_bytes = made.session_bytes()
+        self._session_bytes = {size: made.session_bytes(size) for size in made.config.sizes}
+        self._usual_size = made.config.sizes[0]
         self._emitter.start(made.streams)
         return made
 
@@ -167,7 +168,7 @@ class Engine:
             self._num_single += 1
             session = ("single", self._num_single)
         self._check_pictures(request)
-        entry = self._table.admit(session, self._session_bytes, now_s)
+        entry = self._table.admit(session, self._session_bytes[request.size or self._usual_size], now_s)
         entry.is_ending = request.is_end
         return session
 
@@ -285,14 +286,14 @@ class Engine:
         return frames, is_done
 
     def _nothing(self, entry: Entry, job: Job) -> Nothing:
-        config = self._world.config
+        config = self._world.config if entry.session is None else entry.session.config
         chunk_index = 0 if entry.session is None else entry.session.chunk_index
         return Nothing(job.delivery, (config.height_px, config.width_px), chunk_index, job.request.event_id)
 
     def _start_session(self, request: Request) -> Session:
         assert request.picture is not None
         return self._world.start(
-            request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit
+            request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit, request.size
         )
 
     def _poll(self, entry: Entry, job: Job) -> None:
@@ -371,7 +372,7 @@ class Engine:
             conditioner_hits=counters.conditioner_hits,
             step_cache_computed_blocks=computed,
             step_cache_skipped_blocks=skipped,
-            compiled_blocks=computed if self._world.compilation.is_on else 0,
+            compiled_blocks=self._world.compilation.calls,
             recompiles=self._world.compilation.recompiles(),
             pictures_encoded=counters.pictures_encoded,
             picture_cache_hits=counters.picture_cache_hits,

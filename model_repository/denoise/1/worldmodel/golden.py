@@ -173,7 +173,7 @@ def _stream_session(world: World, vectors: Mapping[str, Tensor]) -> Session:
     intrinsics = cam.default_intrinsics(config.height_px, config.width_px, config.horizontal_fov_deg)
     return Session(
         config,
-        world.new_cache(),
+        world.new_cache(config),
         vectors["condition"],
         cam.start_camera(intrinsics, 1.0),
         world.prompt_from_vectors(vectors["text"]),

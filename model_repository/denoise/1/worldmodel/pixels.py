@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,12 +11,28 @@ from torch import Tensor
 from torch.nn import functional
 
 Pixels = NDArray[np.uint8]
+Picture = Pixels | Tensor  # [H, W, 3] uint8 RGB, on the host or on a device
 
 
 def to_device(data: Tensor | NDArray[np.generic], device: torch.device) -> Tensor:
-    """Put data on an explicit device, once: no staging copy where it is there already."""
+    """Put data on an explicit device, once, by the shortest way.
+
+    One upload from the host, one copy from device to device where it comes from another GPU, and none where it is there
+    already. Never a staging copy of ours.
+    """
     tensor = data if isinstance(data, Tensor) else torch.from_numpy(data)
     return tensor.to(device, non_blocking=True)
+
+
+def picture_digest(picture: Picture, name: str) -> bytes:
+    """128 bits that stand for a picture's shape and pixels, whichever side they are on, and for a name.
+
+    A picture on a device is hashed on the host: one copy down at its session's start (2.8 MB for 720p, some 0.2 ms over
+    PCIe), and no second way of hashing that could disagree with the first.
+    """
+    pixels = picture.cpu().numpy() if isinstance(picture, Tensor) else picture
+    key = f"{tuple(pixels.shape)} {name}".encode()
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, key=key).digest()
 
 
 def fit_picture(picture: Tensor, height_px: int, width_px: int, fit: str) -> Tensor:

@@ -1,4 +1,6 @@
-"""What a client asks for: tensors and the sequence envelope in, one checked, immutable request out. NumPy only.
+"""What a client asks for: tensors and the sequence envelope in, one checked, immutable request out.
+
+NumPy only, but for a picture that comes on a device and stays there.
 
 All checks of what a client sends are here, so that nothing behind this file meets a surprise. Letters: T latent frames.
 """
@@ -13,11 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from worldmodel import camera as cam
 from worldmodel.config import WorldConfig
 from worldmodel.errors import InvalidInputError, TooLargeError
-from worldmodel.pixels import Pixels
+from worldmodel.inputs import own_copy
+from worldmodel.pixels import Picture
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.serving import ServingConfig
 from worldmodel.session import SessionId
@@ -34,7 +38,7 @@ STEP_CACHE = {
     "step_cache_first_blocks": (int,),
     "step_cache_last_blocks": (int,),
 }
-PARAMETERS = ("fit", "session", "session_start", "session_end", *STEP_CACHE)
+PARAMETERS = ("fit", "height", "width", "session", "session_start", "session_end", *STEP_CACHE)
 INPUTS = (
     "pixels",
     "image and size of world",
@@ -75,7 +79,7 @@ class Request:
     is_start: bool
     is_end: bool
     num_chunks: int
-    picture: Pixels | None = None  # [H, W, 3]
+    picture: Picture | None = None  # [H, W, 3], on the host or on a device
     cam_to_world: cam.Array | None = None  # [T, 4, 4]
     intrinsics: cam.Array | None = None  # [1 or T, 4]
     actions: tuple[str, ...] | None = None
@@ -86,6 +90,7 @@ class Request:
     event_id: int = -1
     step_cache: StepCacheSettings | None = None
     fit: str = "crop"
+    size: tuple[int, int] | None = None  # height and width in px; None: the usual one
 
     @property
     def picture_bytes(self) -> int:
@@ -122,13 +127,13 @@ def _pressed(actions: tuple[str, ...], frame: int) -> str:
 
 
 def parse_request(
-    tensors: Mapping[str, NDArray[Any]], envelope: Envelope, config: WorldConfig, serving: ServingConfig
+    tensors: Mapping[str, Any], envelope: Envelope, config: WorldConfig, serving: ServingConfig
 ) -> Request:
     """Check everything a client sent, and copy what is kept.
 
     Args:
-        tensors: the inputs that are present, by name; BYTES as object arrays of bytes. Types and ranks are the model
-            configuration's, which Triton has checked.
+        tensors: the inputs that are present, by name; BYTES as object arrays of bytes, `pixels` perhaps on a device.
+            Types and ranks are the model configuration's, which Triton has checked.
 
     Raises:
         InvalidInputError, TooLargeError: naming the input, what was wanted and what came.
@@ -165,6 +170,7 @@ def parse_request(
         event_id=_event_id(tensors),
         step_cache=_step_cache(parameters, serving, len(sigmas), config.transformer.num_layers),
         fit=_fit(parameters, starts),
+        size=_size(parameters, starts, config),
     )
 
 
@@ -175,7 +181,7 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
             raise InvalidInputError(
                 f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter "
-                "(fit, session, session_start, session_end, step_cache, step_cache_...)"
+                "(fit, height, width, session, session_start, session_end, step_cache, step_cache_...)"
             )
     if envelope.correlation_id not in (0, ""):
         for name in SESSION_NAMES:
@@ -230,6 +236,24 @@ def _fit(parameters: Mapping[str, Any], starts: bool) -> str:
     return str(parameters["fit"])
 
 
+def _size(parameters: Mapping[str, Any], starts: bool, config: WorldConfig) -> tuple[int, int] | None:
+    given = [name for name in ("height", "width") if name in parameters]
+    if not given:
+        return None
+    if not starts:
+        raise InvalidInputError(f"parameter {given[0]!r}: is set when a session starts, and cannot change afterwards")
+    if len(given) == 1:
+        raise InvalidInputError(f"parameter {given[0]!r}: wanted height and width together")
+    height, width = parameters["height"], parameters["width"]
+    if type(height) is not int or type(width) is not int or (height, width) not in config.sizes:
+        served = ", ".join(f"{each[0]} x {each[1]}" for each in config.sizes)
+        raise InvalidInputError(
+            f"parameters 'height', 'width': wanted a size that is served ({served}; height x width), "
+            f"got {_shown(height)} x {_shown(width)}"
+        )
+    return height, width
+
+
 def _step_cache(
     parameters: Mapping[str, Any], serving: ServingConfig, num_steps: int, num_layers: int
 ) -> StepCacheSettings | None:
@@ -249,8 +273,8 @@ def _step_cache(
     return settings
 
 
-def _picture(pixels: NDArray[Any] | None, starts: bool, serving: ServingConfig) -> Pixels | None:
-    if pixels is None or pixels.size == 0:
+def _picture(pixels: NDArray[Any] | Tensor | None, starts: bool, serving: ServingConfig) -> Picture | None:
+    if pixels is None or 0 in pixels.shape:
         if starts:
             raise InvalidInputError("pixels: wanted the picture that starts the session, got none")
         return None
@@ -267,7 +291,7 @@ def _picture(pixels: NDArray[Any] | None, starts: bool, serving: ServingConfig) 
         raise TooLargeError(
             f"pixels: wanted at most {serving.max_picture_pixels} pixels, got {height} x {width} = {height * width}"
         )
-    return np.array(pixels[0])  # a copy: Triton takes the request's memory back
+    return own_copy(pixels[0])
 
 
 def _poses(cam_to_world: NDArray[Any] | None, most: int) -> cam.Array | None:

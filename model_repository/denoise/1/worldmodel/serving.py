@@ -27,7 +27,8 @@ class ServingConfig:
     dtype: str = "auto"  # auto | float32 | bfloat16
     compile: str = "auto"  # on | off | auto: on a GPU; per block
     compile_backend: str = "inductor"
-    compile_cache: str = ""  # a folder that keeps compiled code across restarts; empty: the compiler's own default
+    # A folder that keeps compiled code across restarts; "none" leaves the compiler's own, which a reboot may empty.
+    compile_cache: str = "~/.cache/worldstream/compiled"
     step_cache: str = (
         "none"  # none: not mounted | off | auto | dynamic | a mask: what a chunk does without own settings
     )
@@ -70,6 +71,7 @@ class ServingConfig:
 WORLD_OVERRIDES = (
     "height_px",
     "width_px",
+    "further_sizes",
     "chunk_latent_frames",
     "window_latent_frames",
     "sink_latent_frames",
@@ -128,8 +130,7 @@ def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, Serving
 
 
 def _convert(key: str, text: str, sample: Any) -> Any:
-    kind = type(sample)
-    wanted, parse = _FORMS[kind]
+    wanted, parse = _SIZES if key == "further_sizes" else _FORMS[type(sample)]
     try:
         return parse(text)
     except (ValueError, KeyError) as error:
@@ -154,6 +155,13 @@ _FORMS: dict[type, tuple[str, Callable[[str], Any]]] = {
     str: ("a word", str),
     tuple: ("numbers apart by commas", lambda text: tuple(_real(part) for part in text.split(","))),
 }
+
+
+def _sizes(text: str) -> tuple[tuple[int, int], ...]:
+    return tuple((int(height), int(width)) for height, width in (part.split("x") for part in text.split(",")))
+
+
+_SIZES = ("sizes such as 96x160,64x96 (height x width)", _sizes)
 
 
 def _checked(serving: ServingConfig) -> ServingConfig:

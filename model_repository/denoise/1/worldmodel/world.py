@@ -6,7 +6,6 @@ its methods run on one thread, the one that owns the device.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from worldmodel.conditioner import ChunkConditioning, condition_chunk
 from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig
 from worldmodel.kv_cache import KVCache, Placement
 from worldmodel.layers import rotary_table
-from worldmodel.pixels import Pixels, fit_picture, to_device, to_uint8
+from worldmodel.pixels import Picture, fit_picture, picture_digest, to_device, to_uint8
 from worldmodel.prompt import HashedWords
 from worldmodel.sampler import sample_chunk
 from worldmodel.schedule import chunk_sigmas, has_fresh_noise
@@ -100,7 +99,7 @@ class World:
         self.device = device
         self.dtype = dtype
         self.streams = streams_of(device)
-        self.transformer = transformer.eval().requires_grad_(False).to(device, dtype)
+        self.transformer = transformer.eval().requires_grad_(False).place(device, dtype)
         self.codec = codec.eval().requires_grad_(False).to(device)
         self.codec.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # Taken once: a step cache that is mounted later swaps the transformer's own list during a forward.
@@ -119,28 +118,30 @@ class World:
     @torch.inference_mode()
     def start(
         self,
-        picture: Pixels,
+        picture: Picture,
         prompt: str = "",
         seed: int = 0,
         translation_scale: float | None = None,
         fit: str = "crop",
+        size: tuple[int, int] | None = None,
     ) -> Session:
         """Make a session that stands at its picture.
 
         Args:
-            picture: [H, W, 3] RGB of any size; fitted to the model's.
+            picture: [H, W, 3] RGB of any size, on the host or on a device; fitted to the model's.
             translation_scale: client units per model unit; None takes the configured rule.
             fit: "crop" or "stretch".
+            size: height and width in px, one of `config.sizes`; None is the usual one.
         """
-        config = self.config
+        config = self.config.at_size(size)
         scale = translation_scale
         if scale is None and config.translation_rule == "fixed":
             scale = config.translation_scale
         intrinsics = cam.default_intrinsics(config.height_px, config.width_px, config.horizontal_fov_deg)
         return Session(
             config,
-            self.new_cache(),
-            self.picture_condition(picture, fit),
+            self.new_cache(config),
+            self.picture_condition(picture, fit, config),
             cam.start_camera(intrinsics, scale),
             self.encode_prompt(prompt),
             seed,
@@ -148,9 +149,9 @@ class World:
             fit,
         )
 
-    def session_bytes(self) -> int:
-        """Bytes of one session's tensors, known before it is made."""
-        config, transformer = self.config, self.config.transformer
+    def session_bytes(self, size: tuple[int, int] | None = None) -> int:
+        """Bytes of the tensors of one session at this size, known before it is made."""
+        config, transformer = self.config.at_size(size), self.config.transformer
         cache = KVCache.size_bytes(
             transformer.num_layers,
             transformer.num_heads,
@@ -165,29 +166,27 @@ class World:
         condition = (MASK_CHANNELS + transformer.latent_channels) * cells * self.dtype.itemsize
         return cache + text + condition + self.codec.decoder_memory_bytes(config.height_px, config.width_px)
 
-    def new_cache(self) -> KVCache:
-        """An empty cache of this world's window."""
-        transformer = self.config.transformer
+    def new_cache(self, config: WorldConfig) -> KVCache:
+        """An empty cache of this window, at this size."""
+        transformer = config.transformer
         return KVCache(
             transformer.num_layers,
             transformer.num_heads,
             transformer.head_dim,
-            self.config.tokens_per_frame,
-            self.config.window_latent_frames,
-            self.config.sink_latent_frames,
+            config.tokens_per_frame,
+            config.window_latent_frames,
+            config.sink_latent_frames,
             self.device,
             self.dtype,
         )
 
-    def picture_condition(self, picture: Pixels, fit: str) -> Tensor:
+    def picture_condition(self, picture: Picture, fit: str, config: WorldConfig) -> Tensor:
         """`encode_condition` of a picture [H, W, 3], fitted; a picture that was seen lately is not encoded again.
 
         The picture is hashed here, once a session, and nowhere else. A digest that a client sends is not trusted: it
         could give one client's picture to another.
         """
-        config = self.config
-        name = f"{picture.shape} {fit}".encode()
-        key = hashlib.blake2b(np.ascontiguousarray(picture).data, digest_size=16, key=name).digest()
+        key = picture_digest(picture, f"{fit} {config.sizes[0]}")
         if key in self._picture_conditions:
             self.counters.picture_cache_hits += 1
             self._picture_conditions.move_to_end(key)
@@ -244,11 +243,11 @@ class World:
             InvalidInputError: a step count that this world does not serve, or a camera step out of all measure.
         """
         began = self.streams.mark()
-        sigmas = chunk_sigmas(self.config, controls.num_steps)
+        sigmas = chunk_sigmas(session.config, controls.num_steps)
         camera, rays = self._steer(session, controls)
         prompt = session.prompt if controls.prompt is None else self.encode_prompt(controls.prompt)
         noise = session.noise.copy()
-        placement = session.cache.stage(session.next_latent_frame, self.config.chunk_latent_frames)
+        placement = session.cache.stage(session.next_latent_frame, session.config.chunk_latent_frames)
         try:
             conditioning = self._condition(rays)
             conditioned = self.streams.mark()
@@ -276,7 +275,7 @@ class World:
         return Chunk(Staged(placement, memory, camera, prompt, noise), decoding)
 
     def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, Tensor]:
-        config, state, is_first = self.config, session.camera, session.next_latent_frame == 0
+        config, state, is_first = session.config, session.camera, session.next_latent_frame == 0
         rows = np.tile(state.intrinsics, (config.chunk_latent_frames, 1))
         if controls.intrinsics is not None:
             model_px = (config.height_px, config.width_px)
@@ -305,7 +304,7 @@ class World:
     def bind_chunk(
         self, session: Session, placement: Placement, prompt: Prompt, conditioning: ChunkConditioning
     ) -> None:
-        config, transformer = self.config, self.config.transformer
+        config, transformer = session.config, session.config.transformer
         rows, columns = config.latent_height // PATCH, config.latent_width // PATCH
         cos, sin = rotary_table(
             session.next_latent_frame,
@@ -331,7 +330,7 @@ class World:
         conditioning: ChunkConditioning,
         before_step: Callable[[], None],
     ) -> Tensor:
-        config = self.config
+        config = session.config
         shape = (
             1,
             config.transformer.latent_channels,
