@@ -42,6 +42,8 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     """
     began = time.monotonic()
     device, dtype = choose_device(serving, instance)
+    if device.type == "cuda":
+        settle_cuda(device, dtype)
     transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
     if serving.checkpoint:
         folder = version_folder / serving.checkpoint
@@ -90,6 +92,20 @@ def choose_device(serving: ServingConfig, instance: Instance) -> tuple[torch.dev
     if serving.dtype == "auto":
         return device, torch.bfloat16 if device.type == "cuda" else torch.float32
     return device, getattr(torch, serving.dtype)
+
+
+def settle_cuda(device: torch.device, dtype: torch.dtype) -> None:
+    """Say what torch keeps for this thread and this process instead of taking its defaults; on the compute thread."""
+    # Triton sets no device: what asks for "the" GPU (compiled code, pinned memory) would mean the first one.
+    torch.cuda.set_device(device)
+    # Who asks for float32 gets it. In a bfloat16 world the codec alone is float32 (and the time embedding, a few
+    # numbers a pass): TF32 keeps ten bits in its convolutions, a pixel has eight.
+    torch.backends.cudnn.allow_tf32 = dtype == torch.bfloat16
+    torch.backends.cuda.matmul.allow_tf32 = False
+    # One algorithm a shape, chosen by rule: equal inputs give equal bytes after a restart too, and no request waits for
+    # a search.
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
 
 
 def _instance_device(instance: Instance) -> torch.device:

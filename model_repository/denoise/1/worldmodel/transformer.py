@@ -104,12 +104,13 @@ class Block(nn.Module):
         """[B, L, dim] -> [B, L, dim]."""
         x = hidden_states
         shift1, scale1, gate1, shift2, scale2, gate2 = (self.modulation + self.time_modulation).unbind(-2)
-        x = x + (self._self_attention(_modulate(self.norm1(x), shift1, scale1)) * gate1).type_as(x)
+        # Modulation and gates are float32 (see `place`), so each of these lines rounds once.
+        x = (x + self._self_attention(_modulate(self.norm1(x), shift1, scale1)) * gate1).type_as(x)
         x = self._steer(x)
         if self.text_keys is not None and self.text_values is not None:
             q = self.cross_attn.queries(self.norm3(x))
             x = x + self.cross_attn.output(q, self.text_keys, self.text_values, self.text_mask)
-        return x + (self.ffn(_modulate(self.norm2(x), shift2, scale2)) * gate2).type_as(x)
+        return (x + self.ffn(_modulate(self.norm2(x), shift2, scale2)) * gate2).type_as(x)
 
     def _self_attention(self, x: Tensor) -> Tensor:
         q = self.self_attn.queries(x)
@@ -128,6 +129,7 @@ class Block(nn.Module):
             if self.camera_tokens is None:
                 return x
             scale, shift = self.camera_modulation(self.camera_tokens)
+        # In the model's dtype: 1 + scale, the product and the sum round each, as in the published server.
         return (1.0 + scale) * x + shift
 
 
@@ -165,10 +167,20 @@ class CausalWorldTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.head = Head(config)
 
+    def place(self, device: torch.device, dtype: torch.dtype) -> CausalWorldTransformer:
+        """Move to a device and cast; what Wan computes in float32 stays float32: time embedding and modulations.
+
+        They are a few numbers a pass that every token takes: what bfloat16 rounds off here is off everywhere.
+        """
+        for name, parameter in self.named_parameters():
+            is_wide = name.startswith(("time_embedding.", "time_projection.")) or name.endswith("modulation")
+            parameter.data = parameter.data.to(device, torch.float32 if is_wide else dtype)
+        return self
+
     def embed_time(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
         """[B] or [B, L] in [0, 1000] -> for the head [B, 1 or L, dim], and for the blocks [B, 1 or L, 6, dim]."""
         waves = sinusoid(timesteps if timesteps.dim() == 2 else timesteps[:, None], self.config.freq_dim)
-        time = self.time_embedding(waves.to(self.patch_embedding.weight.dtype))
+        time = self.time_embedding(waves)
         return time, self.time_projection(time).unflatten(-1, (6, -1))
 
     def embed_text(self, text: Tensor) -> Tensor:
