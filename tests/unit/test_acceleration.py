@@ -110,3 +110,16 @@ def graphs_of(num_layers):
 
 def test_more_layers_are_not_more_graphs():
     assert 0 < graphs_of(num_layers=12) == graphs_of(num_layers=1)
+
+
+@pytest.mark.parametrize(("backend", "mode"), [("inductor", "reduce-overhead"), ("eager", "default")])
+def test_a_compile_mode_reaches_inductor_alone(monkeypatch, backend, mode):
+    asked = []
+
+    def compiler(self, name, mode):
+        asked.append((name, mode))
+        return lambda graph, inputs: graph
+
+    monkeypatch.setattr(Compilation, "backend", compiler)
+    accelerated_world(compile="on", compile_backend=backend, compile_mode="reduce-overhead", compile_cache="none")
+    assert asked == [(backend, mode)]

@@ -53,6 +53,11 @@ def test_tritons_own_keys_are_passed_over():
         ({"move_per_frame": "-1"}, "parameters: embedded: move_per_frame must be positive, got -1.0"),
         ({"device": "tpu"}, "parameters: parameter device: wanted auto, cpu, cuda or cuda:N, got 'tpu'"),
         ({"dtype": "fp8"}, "parameters: parameter dtype: wanted auto, float32 or bfloat16, got 'fp8'"),
+        (
+            {"compile_mode": "fast"},
+            "parameters: parameter compile_mode: wanted one of default, reduce-overhead, max-autotune-no-cudagraphs, "
+            "got 'fast'",
+        ),
         ({"translation_rule": "free"}, "parameters: embedded: translation_rule 'free' is unknown"),
     ],
 )

@@ -19,9 +19,10 @@ import torch
 
 from worldmodel.compilation import Compilation
 from worldmodel.serving import ServingConfig
+from worldmodel.session import Session
 from worldmodel.step_cache import StepCache
 from worldmodel.transformer import CausalWorldTransformer
-from worldmodel.world import Controls, World
+from worldmodel.world import Chunk, Controls, World
 
 log = logging.getLogger("worldstream")
 
@@ -38,7 +39,11 @@ def mount_and_compile(
     compilation = Compilation(serving.compile == "on" or (serving.compile == "auto" and device.type == "cuda"))
     if compilation.is_on:
         keep_compiled_code(serving.compile_cache)
-        backend = compilation.backend(serving.compile_backend)
+        # "reduce-overhead" asks inductor for CUDA graphs. It can do little here: a block writes keys and values into
+        # buffers that are its inputs, and inductor runs a graph that changes its inputs without CUDA graphs (its log
+        # says so). It is offered to be measured, as is the search for faster kernels; "default" is what is tested.
+        mode = serving.compile_mode if serving.compile_backend == "inductor" else "default"
+        backend = compilation.backend(serving.compile_backend, mode)
         for block in transformer.blocks:
             block.compile(backend=backend)
     return step_cache, compilation
@@ -79,9 +84,15 @@ def _warm_up_size(world: World, size: tuple[int, int]) -> None:
         num_chunks += -(-config.window_latent_frames // config.chunk_latent_frames)
     for index in range(num_chunks):
         controls = Controls(prompt="switch" if index == num_chunks - 1 else None)
-        compute = functools.partial(world.next_chunk, session, controls, _go_on)
+        compute = functools.partial(_whole_chunk, world, session, controls)
         what = f"warmed up {size[0]}x{size[1]}, chunk {index + 1} of {num_chunks}"
         session.commit(_timed(what, compute).staged)
+
+
+def _whole_chunk(world: World, session: Session, controls: Controls) -> Chunk:
+    chunk = world.next_chunk(session, controls, _go_on)
+    world.streams.to_host(chunk.frames)  # waits for the decode, and takes the pinned memory that requests will use
+    return chunk
 
 
 def _go_on() -> None:

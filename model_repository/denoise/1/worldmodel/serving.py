@@ -27,6 +27,7 @@ class ServingConfig:
     dtype: str = "auto"  # auto | float32 | bfloat16
     compile: str = "auto"  # on | off | auto: on a GPU; per block
     compile_backend: str = "inductor"
+    compile_mode: str = "default"  # default | reduce-overhead | max-autotune-no-cudagraphs: of inductor only
     # A folder that keeps compiled code across restarts; "none" leaves the compiler's own, which a reboot may empty.
     compile_cache: str = "~/.cache/worldstream/compiled"
     step_cache: str = (
@@ -87,6 +88,8 @@ WORLD_OVERRIDES = (
     "condition_latent_frames",
 )
 
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 
 MAY_BE_ZERO = (
     "weights_seed",
@@ -174,6 +177,9 @@ def _checked(serving: ServingConfig) -> ServingConfig:
             raise ParameterError(f"parameter {field.name}: wanted {least} or more, got {value}")
     if serving.compile not in ("auto", "on", "off"):
         raise ParameterError(f"parameter compile: wanted auto, on or off, got {serving.compile!r}")
+    if serving.compile_mode not in COMPILE_MODES:
+        wanted = ", ".join(COMPILE_MODES)
+        raise ParameterError(f"parameter compile_mode: wanted one of {wanted}, got {serving.compile_mode!r}")
     if serving.dtype not in ("auto", "float32", "bfloat16"):
         raise ParameterError(f"parameter dtype: wanted auto, float32 or bfloat16, got {serving.dtype!r}")
     kind, _, index = serving.device.partition(":")
