@@ -6,6 +6,7 @@ protocol, the names and types of the tensor contract and the metrics page; knows
 
 import io
 import queue
+import re
 import struct
 import time
 import urllib.request
@@ -24,6 +25,7 @@ Array = NDArray[Any]
 
 TIMEOUT_S = 120.0  # long: other programs may have this machine's cores
 DATATYPES = {"uint8": "UINT8", "int32": "INT32", "int64": "INT64", "float32": "FP32", "object": "BYTES"}
+LABEL = re.compile(r'(\w+)="([^"]*)"')
 DTYPES = {datatype: np.dtype(name) for name, datatype in DATATYPES.items()}
 INPUTS = {
     "pixels": "uint8",
@@ -53,7 +55,7 @@ class Response:
         return self.tensors[name]
 
 
-def make_request(model: str, inputs: Mapping[str, Any], **parameters: bool | int | str) -> Any:
+def make_request(model: str, inputs: Mapping[str, Any], **parameters: bool | int | float | str) -> Any:
     """A request message.
 
     Args:
@@ -67,7 +69,7 @@ def make_request(model: str, inputs: Mapping[str, Any], **parameters: bool | int
         request.inputs.add(name=name, datatype=DATATYPES[INPUTS[name]], shape=array.shape)
         request.raw_input_contents.append(_content(array))
     for name, value in parameters.items():
-        field = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
+        field = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
         setattr(request.parameters[name], field, value)
     return request
 
@@ -172,10 +174,8 @@ def mean_difference(one: Array, other: Array) -> float:
 
 
 def read_metrics(address: str) -> dict[str, int]:
-    """What `denoise` shows on the metrics page, by name without worldstream_ before it."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as page:
-        lines = page.read().decode().splitlines()
-    return dict(_sample(line) for line in lines if line.startswith("worldstream_"))
+    """The counts and gauges of `denoise` on the metrics page, by name without worldstream_ before it."""
+    return dict(_sample(line) for line in _page_lines(address) if "_seconds" not in line)
 
 
 def _sample(line: str) -> tuple[str, int]:
@@ -201,3 +201,37 @@ def wait_for_metrics(address: str, **wanted: int) -> dict[str, int]:
         if wanted.items() <= now.items() or time.monotonic() > deadline:
             return now
         time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """One series of a histogram: how many values were at most each upper edge, their number and their sum."""
+
+    buckets: Mapping[float, float]
+    count: float
+    sum: float
+
+    def __sub__(self, other: "Histogram") -> "Histogram":
+        buckets = {edge: value - other.buckets[edge] for edge, value in self.buckets.items()}
+        return Histogram(buckets, self.count - other.count, self.sum - other.sum)
+
+
+def read_histogram(address: str, name: str, **labels: str) -> Histogram:
+    """What `denoise` shows of one histogram, for these labels beside its model's name."""
+    wanted = {"model": "denoise", **labels}
+    buckets, values = {}, {}
+    for line in _page_lines(address):
+        series, _, value = line.rpartition(" ")
+        of, _, inside = series.partition("{")
+        found = dict(LABEL.findall(inside))
+        if of.startswith(f"worldstream_{name}_") and wanted.items() <= found.items():
+            if "le" in found:
+                buckets[float(found["le"])] = float(value)
+            else:
+                values[of.removeprefix(f"worldstream_{name}_")] = float(value)
+    return Histogram(buckets, values["count"], values["sum"])
+
+
+def _page_lines(address: str) -> list[str]:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S) as page:
+        return [line for line in page.read().decode().splitlines() if line.startswith("worldstream_")]
