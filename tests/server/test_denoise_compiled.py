@@ -64,7 +64,7 @@ def frames_of(server: Any, requests: list[Any]) -> Any:
 
 def test_nothing_is_compiled_after_ready_whatever_is_asked_for(compiled: Any) -> None:
     ready = settled_metrics(compiled.metrics)
-    # Warming up is nobody's request: what is counted is the launcher's canary, a chunk of four steps and a context pass.
+    # Warming up is nobody's request: what is counted is the launcher's canary, four steps and a context pass.
     canary = (ready["chunks_total"], ready["compiled_blocks_total"], ready["recompiles_total"])
     assert canary == (1, NUM_LAYERS * 5, 0)
 
