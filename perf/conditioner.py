@@ -12,10 +12,13 @@ import argparse
 import contextlib
 import dataclasses
 import gc
+import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from common import ROOT, Wanted, at_least, at_most, machine, print_document, print_wanted, quartiles
@@ -27,7 +30,7 @@ sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
 import numpy as np
 import torch
 from torch import Tensor
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec import Memory, StreamingCodec
 from worldmodel.config import LINGBOT_WORLD_MINI, WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.session import Session
@@ -94,67 +97,69 @@ def predicted_saving(config: WorldConfig) -> float:
 # Both arms, measured in turn
 
 
-@dataclass
-class Arm:
-    """What one arm took, in ms, an entry a round: conditioning and denoising, and the whole chunk with its decode."""
+@dataclass(frozen=True)
+class Take:
+    """One chunk: what it took, in ms, and what came out."""
 
-    denoise_ms: list[float] = field(default_factory=list)
-    chunk_ms: list[float] = field(default_factory=list)
-
-    def summary(self) -> dict[str, float]:
-        low, median, high = quartiles(self.denoise_ms)
-        chunk = statistics.median(self.chunk_ms)
-        return {
-            "denoise_ms": round(median, 2),
-            "denoise_ms_p25": round(low, 2),
-            "denoise_ms_p75": round(high, 2),
-            "chunk_ms": round(chunk, 2),
-        }
+    denoise_ms: float  # conditioning and denoising
+    chunk_ms: float  # with the decode
+    output: bytes
+    denoise_cpu_ms: float = math.nan  # of this process, where that is what computes
 
 
-Take = tuple[float, float, bytes]  # ms of conditioning and denoising, ms of the chunk, what came out
+def summary(takes: Sequence[Take]) -> dict[str, float]:
+    """One arm's rounds in short."""
+    low, median, high = quartiles([take.denoise_ms for take in takes])
+    return {
+        "denoise_ms": round(median, 2),
+        "denoise_ms_p25": round(low, 2),
+        "denoise_ms_p75": round(high, 2),
+        "chunk_ms": round(statistics.median(take.chunk_ms for take in takes), 2),
+    }
 
 
-def take_turns(takes: dict[str, Callable[[], Take]], num_rounds: int) -> tuple[dict[str, Arm], int]:
+def take_turns(arms: Mapping[str, Callable[[], Take]], num_rounds: int) -> tuple[dict[str, list[Take]], int]:
     """One chunk of each arm a round, after a round that does not count; how many rounds' outputs differed too.
 
     Which arm is first changes from round to round.
     """
-    arms = {name: Arm() for name in takes}
+    takes: dict[str, list[Take]] = {name: [] for name in arms}
     num_different = 0
     for number in range(num_rounds + 1):
         outputs = []
-        for name in sorted(takes, reverse=bool(number % 2)):
-            denoise_ms, chunk_ms, output = takes[name]()
-            outputs.append(output)
+        for name in sorted(arms, reverse=bool(number % 2)):
+            take = arms[name]()
+            outputs.append(take.output)
             if number:
-                arms[name].denoise_ms.append(denoise_ms)
-                arms[name].chunk_ms.append(chunk_ms)
+                takes[name].append(dataclasses.replace(take, output=b""))
         num_different += len(set(outputs)) > 1
-    return arms, num_different
+    return takes, num_different
 
 
-def judge_arms(config: WorldConfig, arms: dict[str, Arm], num_different: int) -> dict[str, Any]:
+def judge_arms(config: WorldConfig, takes: Mapping[str, Sequence[Take]], num_different: int) -> dict[str, Any]:
     """Compare round by round."""
-    on, off = arms["on"], arms["off"]
-    saved = [1 - a / b for a, b in zip(on.denoise_ms, off.denoise_ms, strict=True)]
-    chunk_ratio = statistics.median(a / b for a, b in zip(on.chunk_ms, off.chunk_ms, strict=True))
-    low, median, high = quartiles(saved)
-    return {
-        "arms": {name: arm.summary() for name, arm in arms.items()},
+    pairs = list(zip(takes["on"], takes["off"], strict=True))
+    low, median, high = quartiles([1 - on.denoise_ms / off.denoise_ms for on, off in pairs])
+    result: dict[str, Any] = {
+        "arms": {name: summary(each) for name, each in takes.items()},
         "denoise_saved": {"median": round(median, 4), "p25": round(low, 4), "p75": round(high, 4)},
         "predicted_saved": round(predicted_saving(config), 4),
-        "chunk_time_ratio": round(chunk_ratio, 4),
+        "chunk_time_ratio": round(statistics.median(on.chunk_ms / off.chunk_ms for on, off in pairs), 4),
         "rounds_with_other_bytes": num_different,
     }
+    if not math.isnan(pairs[0][0].denoise_cpu_ms):
+        cpu = statistics.median(1 - on.denoise_cpu_ms / off.denoise_cpu_ms for on, off in pairs)
+        result["denoise_saved"]["cpu"] = round(cpu, 4)
+    return result
 
 
 def show(name: str, result: dict[str, Any]) -> None:
     on, off, saved = result["arms"]["on"], result["arms"]["off"], result["denoise_saved"]
     same = "equal bytes" if not result["rounds_with_other_bytes"] else "OTHER BYTES"
+    cpu = f"; CPU {100 * saved['cpu']:.1f}" if "cpu" in saved else ""
     print(
-        f"  {name:22s} on {on['denoise_ms']:8.1f} ms, off {off['denoise_ms']:8.1f} ms: "
-        f"saves {100 * saved['median']:5.1f} % ({100 * saved['p25']:.1f}-{100 * saved['p75']:.1f}), "
+        f"  {name:20s} on {on['denoise_ms']:7.1f} ms, off {off['denoise_ms']:7.1f} ms: "
+        f"saves {100 * saved['median']:5.1f} % ({100 * saved['p25']:.1f} to {100 * saved['p75']:.1f}{cpu}), "
         f"predicted {100 * result['predicted_saved']:4.1f} %; whole chunk x{result['chunk_time_ratio']:.3f}; {same}",
         flush=True,
     )
@@ -184,20 +189,27 @@ def picture_of(config: WorldConfig) -> np.ndarray[Any, np.dtype[np.uint8]]:
 # In this process
 
 
+class WatchedCodec(StreamingCodec):
+    """Knows how much CPU time the process had used when its last decode began."""
+
+    cpu_before_s = 0.0
+
+    def decode(self, latents: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+        """As it is, with a look at the clock."""
+        self.cpu_before_s = time.process_time()
+        return super().decode(latents, memory)
+
+
 def measure_here(config: WorldConfig, dtype: torch.dtype, num_rounds: int) -> dict[str, Any]:
     """Both arms make the same chunk of the same session again and again: it is never committed."""
-    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+    transformer, codec = CausalWorldTransformer(config.transformer), WatchedCodec(config.codec)
     seed_parameters(transformer, 0)
     seed_parameters(codec, 1)
     world = World(config, transformer, codec, torch.device("cpu"), dtype)
     session = full_session(world)
-    takes = {
-        name: lambda budget=budget: make_chunk(world, session, budget)  # type: ignore[misc]
-        for name, budget in REUSE.items()
-    }
-    arms, num_different = take_turns(takes, num_rounds)
+    arms = {name: partial(make_chunk, world, codec, session, budget) for name, budget in REUSE.items()}
     held = world.counters.conditioner_peak_bytes
-    return {**judge_arms(config, arms, num_different), "held_bytes": held}
+    return {**judge_arms(config, *take_turns(arms, num_rounds)), "held_bytes": held}
 
 
 def full_session(world: World) -> Session:
@@ -208,15 +220,17 @@ def full_session(world: World) -> Session:
     return session
 
 
-def make_chunk(world: World, session: Session, budget_bytes: int | None) -> Take:
+def make_chunk(world: World, codec: WatchedCodec, session: Session, budget_bytes: int | None) -> Take:
     world.conditioner_budget_bytes = budget_bytes
     gc.collect()
+    cpu_s = time.process_time()
     chunk = world.next_chunk(session, Controls(actions=MOVES), go_on)
-    timings = chunk.timings
-    denoise_ms = timings.condition_ms + timings.denoise_ms
+    cpu_s = codec.cpu_before_s - cpu_s
+    denoise_ms = chunk.timings.condition_ms + chunk.timings.denoise_ms
     cache, index = session.cache, session.cache.token_index(chunk.staged.placement)
     clean = [part[-1].index_select(2, index) for part in (cache.keys, cache.values)]  # of the last layer
-    return denoise_ms, denoise_ms + timings.decode_ms, b"".join(map(bytes_of, [chunk.frames, *clean]))
+    output = b"".join(map(bytes_of, [chunk.frames, *clean]))
+    return Take(denoise_ms, denoise_ms + chunk.timings.decode_ms, output, 1e3 * cpu_s)
 
 
 def bytes_of(tensor: Tensor) -> bytes:
@@ -233,7 +247,7 @@ def go_on() -> None:
 def measure_served(config: WorldConfig, num_rounds: int) -> dict[str, Any]:
     """One server with reuse, one without, asked in turn for the next chunk of equal sessions."""
     with contextlib.ExitStack() as stack:
-        servers, takes = {}, {}
+        servers, arms = {}, {}
         for name in REUSE:
             servers[name] = stack.enter_context(running_denoise(parameters_of(config, name)))
             client = stack.enter_context(WorldClient(servers[name].grpc, timeout_s=300))
@@ -241,12 +255,12 @@ def measure_served(config: WorldConfig, num_rounds: int) -> dict[str, Any]:
             num_chunks = -(-config.window_latent_frames // config.chunk_latent_frames)
             for _ in session.generate(num_chunks=num_chunks, num_steps=1):
                 pass  # until the window is full
-            takes[name] = lambda session=session: ask_chunk(session)  # type: ignore[misc]
+            arms[name] = partial(ask_chunk, session)
         before = {name: server.counts() for name, server in servers.items()}
-        arms, num_different = take_turns(takes, num_rounds)
+        judged = judge_arms(config, *take_turns(arms, num_rounds))
         after = {name: server.counts() for name, server in servers.items()}
     counts = {name: conditioner_counts(before[name], after[name]) for name in servers}
-    return {**judge_arms(config, arms, num_different), "counts_of_a_chunk": per_chunk(counts, num_rounds + 1)}
+    return {**judged, "counts_of_a_chunk": per_chunk(counts, num_rounds + 1)}
 
 
 def parameters_of(config: WorldConfig, reuse: str) -> dict[str, object]:
@@ -264,7 +278,7 @@ def ask_chunk(session: Any) -> Take:
     batches = list(session.generate(actions=MOVES))
     timings = batches[-1].timings
     frames = b"".join(batch.frames.tobytes() for batch in batches)
-    return timings.condition_ms + timings.denoise_ms, timings.total_ms, frames
+    return Take(timings.condition_ms + timings.denoise_ms, timings.total_ms, frames)
 
 
 def conditioner_counts(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
@@ -325,8 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"    per chunk: {results['served'][name]['counts_of_a_chunk']}")
     wanted = judge(results, 18)
     print_wanted(wanted)
-    document = {"configuration": config.name, "rounds": options.rounds, **results}
-    print_document("conditioner", measured_on, document, wanted)
+    ran = {"configuration": config.name, "rounds": options.rounds, "threads": torch.get_num_threads()}
+    print_document("conditioner", measured_on, {**ran, **results}, wanted)
     return 0
 
 
