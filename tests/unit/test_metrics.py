@@ -1,6 +1,7 @@
 """The numbers, and `denoise`'s model.py as it shows them: on a page that is a small class, without a server."""
 
 import importlib.util
+import re
 import sys
 import threading
 import time
@@ -10,8 +11,10 @@ from types import ModuleType
 import pytest
 import worldmodel
 from worldmodel.metrics import COUNTS, HELP, ChunkTimes, Stats, changes
+from worldmodel.reporter import Reporter
 
 MODEL = Path(worldmodel.__file__).parents[1] / "model.py"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def test_counts_tell_their_growth_and_gauges_their_value():
@@ -123,6 +126,12 @@ def test_the_page_has_these_names(page):
 
 
 @pytest.mark.usefixtures("metrics")
+def test_the_readme_names_every_metric(page):
+    table = re.findall(r"^\| (`worldstream_.*?) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(table))) == sorted(page)
+
+
+@pytest.mark.usefixtures("metrics")
 def test_a_histogram_goes_from_a_millisecond_to_half_a_minute(page):
     for name in ("worldstream_stage_duration_seconds", "worldstream_first_frame_seconds"):
         for each in page[name].metrics:
@@ -154,13 +163,23 @@ def test_a_chunk_is_one_observation_of_each_stage(page, metrics):
     }
 
 
-def test_two_threads_never_call_triton_at_one_time(page, metrics):
+def test_two_threads_never_call_triton_at_one_time(page, metrics, caplog):
     # Two calls at one time have ended the process that Triton runs a model in.
-    rounds = range(1, 41)
-    other = threading.Thread(target=lambda: [metrics.observe(ChunkTimes((0.1,) * 6, None)) for _ in rounds])
-    other.start()
-    for number in rounds:
-        metrics.update(Stats(chunks=number, active_sessions=number))
-    other.join()
-    assert sent(page)["worldstream_chunks_total", None] == [1] * 40
+    reporter = Reporter(metrics.update, metrics.observe)
+    reporter.start()
+
+    def deliver():
+        for _ in range(40):
+            reporter.note_chunk(ChunkTimes((0.1,) * 6, None))
+            reporter.tell()
+
+    emitter = threading.Thread(target=deliver)
+    emitter.start()
+    for number in range(1, 41):
+        reporter.note(Stats(chunks=number))
+        time.sleep(0.0005)
+    emitter.join()
+    reporter.close(10)
+    assert sum(sent(page)["worldstream_chunks_total", None]) == 40
     assert sent(page)["worldstream_stage_duration_seconds", "total"] == [0.1] * 40
+    assert caplog.text == ""

@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from worldmodel.errors import WorldError, internal_error
 from worldmodel.metrics import ChunkTimes
 from worldmodel.pixels import Pixels
+from worldmodel.reporter import Reporter
 from worldmodel.streams import CpuStreams, Decoding, Streams
 
 log = logging.getLogger("worldstream")
@@ -99,10 +99,10 @@ Answer = Frames | Nothing | Failure
 class Emitter:
     """Sends what it is given, in order, on a thread of its own."""
 
-    def __init__(self, response_bytes: int, on_chunk: Callable[[ChunkTimes], None]) -> None:
-        """Prepare; `on_chunk` is called on the emitter's thread before a chunk's last response is sent."""
+    def __init__(self, response_bytes: int, reporter: Reporter) -> None:
+        """Prepare; the reporter hears of each chunk, and tells what it knows before a request's last response."""
         self._response_bytes = response_bytes
-        self._on_chunk = on_chunk
+        self._reporter = reporter
         self._queue: queue.Queue[Answer | None] = queue.Queue(DEPTH)
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._streams: Streams = CpuStreams()
@@ -151,8 +151,10 @@ class Emitter:
     def _send(self, answer: Answer) -> None:
         reply = answer.delivery.reply
         if isinstance(answer, Failure):
+            self._reporter.tell()
             reply.fail(answer.error)
         elif isinstance(answer, Nothing):
+            self._reporter.tell()
             nothing, place = np.zeros((0, *answer.frame_px, 3), np.uint8), (answer.chunk_index, 0, 1)
             reply.send(Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last=True))
         else:
@@ -180,7 +182,9 @@ class Emitter:
             if part == 0:
                 first_frame_s = (timings[0] + timings[5]) / 1e3 if answer.is_first else None
             if part + 1 == num_parts:
-                self._on_chunk(ChunkTimes(tuple(each / 1e3 for each in timings), first_frame_s))
+                self._reporter.note_chunk(ChunkTimes(tuple(each / 1e3 for each in timings), first_frame_s))
+                if answer.is_last:
+                    self._reporter.tell()
             answer.delivery.reply.send(
                 Batch(
                     some,

@@ -1,7 +1,7 @@
 """Threads, queues, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
 
 One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one
-chunk each. `submit` only looks into the table and queues; the emitter answers.
+chunk each. `submit` only looks into the table and queues; the emitter answers, the reporter tells the metrics.
 
 Before the last answer to a request goes out, the table and the metrics say that the request is done: a client that has
 its answer can start the same id again, and finds the gauges as they should be.
@@ -30,6 +30,7 @@ from worldmodel.errors import (
     internal_error,
 )
 from worldmodel.metrics import ChunkTimes, Stats
+from worldmodel.reporter import Reporter
 from worldmodel.request import Request
 from worldmodel.serving import ServingConfig
 from worldmodel.session import Entry, Session, SessionId, SessionTable
@@ -84,14 +85,13 @@ class Engine:
 
         Args:
             make_world: called once, on the compute thread.
-            on_change: called on the compute thread: before every pass through the transformer, after every turn, and
-                when idle sessions have expired.
-            on_chunk: called on the emitter thread, before a chunk's last response is sent.
+            on_change: called with new numbers, soon after a pass through the transformer, a turn or an expiry; and
+                before the last answer to a request, if something is new.
+            on_chunk: called with the times of a chunk that is delivered. Neither is ever called at one time with the
+                other, nor on the compute thread.
         """
         self._make_world = make_world
         self._serving = serving
-        self._on_change = on_change
-        self._on_chunk = on_chunk
         self._table = SessionTable(serving.session_budget_bytes, serving.session_idle_timeout_s)
         self._queues = _Queues()
         self._changed = threading.Condition()
@@ -101,7 +101,8 @@ class Engine:
         self._num_chunks = 0
         self._num_frames = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
-        self._emitter = Emitter(serving.response_bytes, self._report_chunk)
+        self._reporter = Reporter(on_change, on_chunk)
+        self._emitter = Emitter(serving.response_bytes, self._reporter)
         self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
 
     def start(self) -> World:
@@ -116,6 +117,7 @@ class Engine:
             raise made
         self._session_bytes = {size: made.session_bytes(size) for size in made.config.sizes}
         self._usual_size = made.config.sizes[0]
+        self._reporter.start()
         self._emitter.start(made.streams)
         return made
 
@@ -133,7 +135,7 @@ class Engine:
             self._changed.notify()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Stop at the next step, refuse what waits, and end both threads."""
+        """Stop at the next step, refuse what waits, and end the threads."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -141,6 +143,7 @@ class Engine:
             self._compute.join(timeout_s)
         if not self._compute.is_alive():  # else it may still have answers
             self._emitter.close(timeout_s)
+            self._reporter.close(timeout_s)
 
     def _check_open(self) -> None:
         if self._is_closing or self._has_failed:
@@ -223,12 +226,9 @@ class Engine:
         answer, is_done = self._serve(self._table.entries[session], job)
         with self._changed:
             others = self._after_turn(session, job, answer, is_done)
-        if is_done:
-            self._report()
+        self._reporter.note(self.stats())  # before the answers: a last one brings the page up to date
         for each in (answer, *others):
             self._emitter.put(each)
-        if not is_done:  # frames first, then the metrics
-            self._report()
         return True
 
     def _next_turn(self) -> tuple[SessionId, Job] | None:
@@ -244,7 +244,7 @@ class Engine:
                 if not has_expired:
                     self._changed.wait(SWEEP_S)
             if has_expired:
-                self._report()
+                self._reporter.note(self.stats())
 
     def _serve(self, entry: Entry, job: Job) -> tuple[Answer, bool]:
         """Compute one chunk of a request, or find another answer; and whether the request is done with."""
@@ -297,8 +297,8 @@ class Engine:
         )
 
     def _poll(self, entry: Entry, job: Job) -> None:
-        """Before each pass: bring the metrics up to date, and give the request up if nobody wants it any more."""
-        self._report()
+        """Before each pass: note the numbers of now, and give the request up if nobody wants it any more."""
+        self._reporter.note(self.stats())
         self._check_open()
         if entry.is_stopped:
             raise CancelledError("request: its session was ended while it ran or waited")
@@ -340,22 +340,9 @@ class Engine:
             jobs = [job for lane in self._queues.lanes.values() for job in lane]
             self._queues = _Queues()
             self._table.entries.clear()
-        self._report()
+        self._reporter.note(self.stats())
         for job in jobs:
             self._emitter.put(Failure(job.delivery, self._closed()))
-
-    def _report(self) -> None:
-        try:
-            self._on_change(self.stats())
-        except Exception:
-            # A metric that cannot be written must not stop the world.
-            log.exception("the metrics could not be brought up to date")
-
-    def _report_chunk(self, times: ChunkTimes) -> None:
-        try:
-            self._on_chunk(times)
-        except Exception:
-            log.exception("a chunk's times could not be reported")
 
     def stats(self) -> Stats:
         """Counts and gauges of this moment."""
