@@ -1,9 +1,10 @@
 """What a server says of itself: readiness, models and the `worldstream_*` metrics."""
 
 import http.client
+import re
 import urllib.parse
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from worldstream.errors import UnavailableError
 from worldstream.loopback import is_loopback
 
 METRIC_PREFIX = "worldstream_"
+_STAGE = re.compile(r'\bstage="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,38 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 
 def plain_names(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics without labels; as they are where names repeat, as those of several models do."""
-    plain = {name.partition("{")[0]: value for name, value in metrics.items()}
-    return plain if len(plain) == len(metrics) else metrics
+    """The metrics without labels; with them where a name repeats, as those of histograms and of several models do."""
+    repeats = Counter(map(_plain, metrics))
+    return {_plain(name) if repeats[_plain(name)] == 1 else name: value for name, value in metrics.items()}
+
+
+def _plain(name: str) -> str:
+    return name.partition("{")[0]
 
 
 def metric_lines(metrics: dict[str, float]) -> list[str]:
-    """The metrics for people: what the server holds now in one line, then the others; sums over all labels."""
+    """The metrics for people: what the server holds now in one line, then the others; sums over all models."""
     sums: defaultdict[str, float] = defaultdict(float)
     for name, value in metrics.items():
-        sums[name.partition("{")[0].removeprefix(METRIC_PREFIX)] += value
+        stage = _STAGE.search(name)
+        sums[_plain(name).removeprefix(METRIC_PREFIX) + (f" {stage[1]}" if stage else "")] += value
     if "active_sessions" not in sums:
         return ["no worldstream metrics on this page"]
     sessions, memory_bytes, queued = (
         sums.pop(name, 0) for name in ("active_sessions", "session_bytes", "queued_requests")
     )
     held = f"sessions: {sessions:g}, holding {memory_bytes / 2**20:.1f} MiB; requests queued: {queued:g}"
-    return [held, *(f"{METRIC_PREFIX}{name} {value:.15g}" for name, value in sums.items())]
+    return [held, *(f"{METRIC_PREFIX}{line}" for name in sums if (line := _line(name, sums)))]
+
+
+def _line(name: str, sums: dict[str, float]) -> str:
+    """A number as it is; a histogram by its mean and count, in place of its sum."""
+    base, _, stage = name.partition(" ")
+    if base.endswith("_sum"):
+        count = sums.get(f"{base.removesuffix('_sum')}_count {stage}".rstrip(), 0)
+        mean = f"mean {sums[name] / count:.3g}, " if count else ""
+        return f"{base.removesuffix('_sum')} {stage}".rstrip() + f": {mean}count {count:.15g}"
+    return "" if base.endswith(("_bucket", "_count")) else f"{name} {sums[name]:.15g}"
 
 
 def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:

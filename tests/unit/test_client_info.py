@@ -130,6 +130,24 @@ def test_the_summary_adds_up_over_labels_and_leaves_them_out():
     ]
 
 
+def test_the_summary_shows_a_histogram_by_its_mean():
+    page = """worldstream_active_sessions{model="denoise"} 0
+worldstream_stage_duration_seconds_count{model="denoise",stage="total"} 4
+worldstream_stage_duration_seconds_sum{model="denoise",stage="total"} 1
+worldstream_stage_duration_seconds_bucket{model="denoise",stage="total",le="0.5"} 3
+worldstream_stage_duration_seconds_bucket{model="denoise",stage="total",le="+Inf"} 4
+worldstream_stage_duration_seconds_count{model="denoise",stage="decode"} 4
+worldstream_stage_duration_seconds_sum{model="denoise",stage="decode"} 0.0104
+worldstream_first_frame_seconds_count{model="denoise"} 0
+worldstream_first_frame_seconds_sum{model="denoise"} 0
+"""
+    assert metric_lines(parse_metrics(page))[1:] == [
+        "worldstream_stage_duration_seconds total: mean 0.25, count 4",
+        "worldstream_stage_duration_seconds decode: mean 0.0026, count 4",
+        "worldstream_first_frame_seconds: count 0",
+    ]
+
+
 def test_labels_stay_where_models_share_a_name():
     two = {'worldstream_x{model="a"}': 1.0, 'worldstream_x{model="b"}': 2.0}
 
@@ -138,6 +156,12 @@ def test_labels_stay_where_models_share_a_name():
         "worldstream_x": 1.0,
         "worldstream_y": 2.0,
     }
+
+
+def test_labels_go_from_a_number_beside_a_histogram():
+    bucket = 'worldstream_x_bucket{model="a",le="%s"}'
+    page = {bucket % 1: 1.0, bucket % "+Inf": 2.0, 'worldstream_y{model="a"}': 3.0}
+    assert plain_names(page) == {bucket % 1: 1.0, bucket % "+Inf": 2.0, "worldstream_y": 3.0}
 
 
 def test_a_page_without_our_metrics_is_said():
