@@ -27,7 +27,7 @@ STEPS = (
     ({"num_chunks": 2}, {"step_cache": "1011"}),
     ({"num_chunks": 1, "num_steps": 7}, {}),
     ({"num_chunks": 1, "num_steps": 20}, {"step_cache": "dynamic", "step_cache_threshold": 0.9}),
-    ({"num_chunks": 1, "num_steps": 20, "prompt": "snow"}, {"step_cache_taylorseer_order": 1}),
+    ({"num_chunks": 1, "num_steps": 20, "prompt": "snow"}, {"step_cache_taylorseer_order": 1, "recache": True}),
     ({"num_chunks": 1}, {"step_cache": "1001", "step_cache_last_blocks": 1}),
 )
 

@@ -37,6 +37,7 @@ MIXTURE = [
     Controls(actions=("w", "l", "")),
     Controls(num_steps=2),
     Controls(prompt="night"),
+    Controls(prompt="snow", is_recached=True),
     Controls(step_cache=StepCacheSettings("1011")),
     Controls(num_steps=9, step_cache=StepCacheSettings("dynamic", threshold=0.9)),
     Controls(cam_to_world=np.tile(np.eye(4), (3, 1, 1))),

@@ -87,8 +87,8 @@ def test_the_conditioners_tensors_are_freed_before_the_decoder_runs(make):
     condition, decode = world._condition, world.codec.decode
     made, alive = [], []
 
-    def remember(rays):
-        conditioning = condition(rays)
+    def remember(*views):
+        conditioning = condition(*views)
         made.extend(weakref.ref(part) for pair in conditioning.held for part in pair)
         return conditioning
 

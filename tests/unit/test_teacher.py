@@ -66,7 +66,7 @@ def test_the_masked_pass_equals_streaming_over_a_clean_past(teacher, jump):
             placement = session.cache.stage(session.next_latent_frame, 3)
             prompt = world.prompt_from_vectors(text[0, int(reads[0, own.start])])
             conditioning = condition_chunk(world.transformer, world.blocks, camera[:, :, own], None)
-            world.bind_chunk(session, placement, prompt, conditioning)
+            world.bind_chunk(session.config, session.cache, placement, prompt, conditioning)
             velocity = predict(world.transformer, world.blocks, noisy[:, :, own], condition[:, :, own], sigma)
             torch.testing.assert_close(got[:, :, own], velocity, atol=1e-4, rtol=1e-4)
             predict(world.transformer, world.blocks, clean[:, :, own], condition[:, :, own], 0.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from worldmodel import camera as cam
 from worldmodel.world import Controls
 
 from tests.unit.worlds import TINY, tiny_world
@@ -73,8 +74,9 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
     for chunk in range(4):
         own = slice(3 * chunk, 3 * chunk + 3)
         controls = Controls(cam_to_world=poses[own])
-        served_camera, rays = world._steer(served, controls)
-        cameras.append(rays[0])
+        served_camera, views = world._steer(served, controls)
+        rays = cam.ray_map(views.relative, views.intrinsics, CONFIG.height_px, CONFIG.width_px)
+        cameras.append(torch.from_numpy(cam.camera_latent(rays)))
         conditions.append(served.condition_of_next_chunk()[0])
         served.camera = served_camera
         served.next_latent_frame += 3

@@ -1,12 +1,14 @@
 """A session's chunks, without threads: determinism, staging, conditioner reuse, steering."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 import torch
 from worldmodel.errors import CancelledError
 from worldmodel.pixels import fit_picture, to_uint8
+from worldmodel.sampler import predict
 from worldmodel.session import Noise
 from worldmodel.world import Controls
 
@@ -164,8 +166,9 @@ def test_the_picture_cache_keeps_to_its_budget():
 def test_a_session_weighs_what_was_announced():
     world = tiny_world()
     session = world.start(picture(), "day")
-    run(world, session, 2)
+    run(world, session, 5)
     tensors = [
+        *(past.latent for past in session.history),
         *session.cache.keys,
         *session.cache.values,
         *session.prompt.keys,
@@ -253,3 +256,84 @@ def test_a_session_of_another_size_is_what_a_world_of_that_size_streams():
         wanted = run(alone, alone.start(picture(), "day", 4), 4, moves)
         assert np.array_equal(run(served, served.start(picture(), "day", 4, size=size), 4, moves), wanted)
         assert served.session_bytes(size) == alone.session_bytes()
+
+
+def told(world, session):
+    """The keys and values that a session still sees, by latent frame, so that slots do not matter."""
+    size = session.cache.tokens_per_frame
+    place = {frame: slot for slot, frame in enumerate(session.cache.frames) if frame is not None}
+    return {
+        frame: [
+            part[:, :, slot * size : (slot + 1) * size].clone() for part in (*session.cache.keys, *session.cache.values)
+        ]
+        for frame, slot in place.items()
+    }
+
+
+@pytest.mark.parametrize(("window", "sink", "num_chunks"), [(9, 3, 2), (9, 3, 3), (9, 3, 6), (8, 2, 5)])
+def test_writing_the_past_again_under_the_same_prompt_gives_the_same_past(window, sink, num_chunks):
+    # While nothing has left the window, the past is just what it was; later, what saw frames that are gone differs.
+    world = tiny_world(TINY.replace(window_latent_frames=window, sink_latent_frames=sink))
+    session = world.start(picture(), "day", 1)
+    run(world, session, num_chunks, actions=("w", "l", ""))
+    before = told(world, session)
+    cache = world._rewritten(session, session.prompt, lambda: None)
+    assert set(cache.frames) == set(session.cache.frames)
+    after = told(world, types.SimpleNamespace(cache=cache))
+    for frame, parts in before.items():
+        is_whole = 3 * num_chunks <= window or frame < sink
+        if is_whole:
+            for one, other in zip(parts, after[frame], strict=True):
+                torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    if 3 * num_chunks > window:
+        assert any(not torch.equal(before[frame][1], after[frame][1]) for frame in before if frame >= sink)
+
+
+def test_a_past_under_a_new_prompt_is_one_that_had_that_prompt_all_along():
+    world = tiny_world()
+    session = world.start(picture(), "day", 1)
+    run(world, session, 2, actions=("w", "l", ""))
+    latents = [past.latent for past in session.history]
+    night = world.encode_prompt("night")
+    rewritten = world._rewritten(session, night, lambda: None)
+
+    # The same clean latents, written by context passes of a session that only ever had "night".
+    other = world.start(picture(), "night", 1)
+    for latent, past in zip(latents, session.history, strict=True):
+        placement = other.cache.stage(past.first_frame, 3)
+        world.bind_chunk(world.config, other.cache, placement, other.prompt, world._condition(past.views, world.config))
+        with torch.inference_mode():
+            predict(world.transformer, world.blocks, latent, other.condition_from(past.first_frame), 0.0)
+        world.unbind_chunk()
+        other.cache.commit(placement)
+    for one, same, old in zip(rewritten.keys, other.cache.keys, session.cache.keys, strict=True):
+        assert torch.equal(one, same)
+        if one is not rewritten.keys[0]:  # the first layer's keys come before any prompt is read
+            assert not torch.equal(one, old)
+
+
+def test_a_chunk_that_rewrites_its_past_and_is_given_up_changes_nothing():
+    world = tiny_world()
+    plain, disturbed = (world.start(picture(), "day", 1) for _ in range(2))
+    for session in (plain, disturbed):
+        run(world, session, 3)
+    passes = iter(range(10))
+
+    def give_up():
+        if next(passes) == 2:
+            raise CancelledError("stop")
+
+    with pytest.raises(CancelledError):
+        world.next_chunk(disturbed, Controls(prompt="night", is_recached=True), give_up)
+    assert np.array_equal(run(world, disturbed, 2), run(world, plain, 2))
+
+
+def test_a_prompt_over_the_past_steers_more_than_one_over_the_future():
+    world = tiny_world()
+    frames = []
+    for controls in (Controls(), Controls(prompt="night"), Controls(prompt="night", is_recached=True)):
+        session = world.start(picture(), "day", 1)
+        run(world, session, 3)
+        frames.append(run(world, session, 1, controls))
+    assert not np.array_equal(frames[0], frames[1])
+    assert not np.array_equal(frames[1], frames[2])

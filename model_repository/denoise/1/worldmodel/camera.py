@@ -56,6 +56,19 @@ def invert_rigid(pose: Array) -> Array:
     return inverse
 
 
+def nearest_rigid(poses: Array) -> Array:
+    """The rigid poses next to nearly rigid ones, [..., 4, 4]; an exact one stays as it is, bit for bit.
+
+    Newton's iteration towards the nearest rotation: each round squares the error, so three take 1e-3 below rounding.
+    """
+    rigid = np.zeros_like(poses)
+    rotation = poses[..., :3, :3]
+    for _ in range(3):
+        rotation = rotation @ (1.5 * np.eye(3) - 0.5 * np.swapaxes(rotation, -1, -2) @ rotation)
+    rigid[..., :3, :3], rigid[..., :3, 3], rigid[..., 3, 3] = rotation, poses[..., :3, 3], 1.0
+    return rigid
+
+
 def relative_to_previous(poses: Array, previous: Array) -> Array:
     """Each pose in the camera before it, [T, 4, 4]; the first in `previous`."""
     return invert_rigid(np.concatenate([previous[None], poses[:-1]])) @ poses
@@ -71,53 +84,12 @@ def largest_step(relative: Array) -> float:
     return float(np.linalg.norm(relative[:, :3, 3], axis=-1).max(initial=0.0))
 
 
-def check_poses(poses: Array) -> None:
-    """Refuse what is not a camera pose, naming the first frame that is none.
+@dataclass(frozen=True)
+class Views:
+    """What the cameras of some latent frames see by, in the model's units and pixels."""
 
-    Args:
-        poses: [T, 4, 4].
-
-    Raises:
-        InvalidInputError: not finite, not a rotation within 1e-3, mirrored, or a bottom row that is not 0 0 0 1.
-    """
-    for frame in np.flatnonzero(~np.isfinite(poses).all(axis=(1, 2)))[:1]:
-        raise InvalidInputError(f"cam_to_world: frame {frame} has a number that is not finite")
-    bottom = np.abs(poses[:, 3] - (0, 0, 0, 1)).max(axis=1)
-    rotation = poses[:, :3, :3]
-    skew = np.abs(rotation @ rotation.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2))
-    determinant = np.linalg.det(rotation)
-    for frame in np.flatnonzero((bottom > 1e-3) | (skew > 1e-3) | (determinant < 0))[:1]:
-        raise InvalidInputError(f"cam_to_world: frame {frame}{_fault(poses[frame], skew[frame], determinant[frame])}")
-
-
-def _fault(pose: Array, skew: float, determinant: float) -> str:
-    if np.abs(pose[3] - (0, 0, 0, 1)).max() > 1e-3:
-        hint = " (the matrix looks transposed)" if np.abs(pose[:3, 3]).max() < 1e-6 else ""
-        return f": wanted the bottom row 0 0 0 1, got {_row(pose[3])}{hint}"
-    if determinant < 0:
-        return (
-            f" is not a rotation (det = {determinant:.3f}): an axis is mirrored; wanted OpenCV axes, x right, y down, "
-            "z forward"
-        )
-    return (
-        f" is not a rotation (R R^T is {skew:.4g} from the identity, det = {determinant:.3f}): "
-        "wanted orthonormal within 0.001"
-    )
-
-
-def _row(row: Array) -> str:
-    return " ".join(f"{value:.4g}" for value in row)
-
-
-def check_intrinsics(intrinsics: Array) -> None:
-    """Refuse focal lengths that are not positive and numbers that are not finite, naming the row ([T, 4])."""
-    for row, values in enumerate(intrinsics):
-        if not np.isfinite(values).all():
-            raise InvalidInputError(f"intrinsics: row {row} has a number that is not finite")
-        if min(values[0], values[1]) <= 0:
-            raise InvalidInputError(
-                f"intrinsics: row {row}: wanted positive focal lengths fx, fy, got {values[0]:.4g}, {values[1]:.4g}"
-            )
+    relative: Array  # [T, 4, 4], each camera in that of the frame before it
+    intrinsics: Array  # [T, 4]
 
 
 def default_intrinsics(height_px: int, width_px: int, horizontal_fov_deg: float) -> Array:
@@ -178,20 +150,6 @@ def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
     return cells.transpose(5, 2, 4, 0, 1, 3).reshape(-1, frames, height // stride, width // stride)
 
 
-def parse_actions(actions: Sequence[str]) -> None:
-    """Refuse unknown keys by name. One string a latent frame: "w", "wl", "" (nothing pressed)."""
-    for frame, pressed in enumerate(actions):
-        for key in pressed:
-            if key not in KEYS:
-                raise InvalidInputError(
-                    f"actions: frame {frame}: key {key!a} is unknown; wanted w a s d to move, i j k l to look"
-                )
-            if pressed.count(key) > 1:
-                raise InvalidInputError(
-                    f"actions: frame {frame}: key {key!a} comes twice; wanted one entry a latent frame"
-                )
-
-
 def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Array, CameraState]:
     """Move along absolute poses in the client's world.
 
@@ -209,7 +167,9 @@ def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Arra
         alignment = here @ invert_rigid(poses[0])
     placed = alignment @ poses
     relative = relative_to_previous(placed, placed[0] if is_first else state.cam_to_origin)
-    return relative, dataclasses.replace(state, cam_to_origin=placed[-1], alignment=alignment, pending=None)
+    return relative, dataclasses.replace(
+        state, cam_to_origin=nearest_rigid(placed[-1]), alignment=alignment, pending=None
+    )
 
 
 def follow_actions(
@@ -235,6 +195,8 @@ def follow_actions(
     # The client's poses no longer say where the camera is, unless nothing moved.
     moved = any(actions) or state.pending is not None
     alignment = None if moved else state.alignment
+    # Rounding must not add up over a session without end, so that a rotation stays one.
+    pose = nearest_rigid(pose)
     return np.stack(steps), dataclasses.replace(state, cam_to_origin=pose, pending=pending, alignment=alignment)
 
 
@@ -297,8 +259,9 @@ def to_model_units(
     scaled = relative.copy()
     scaled[:, :3, 3] /= scale or config.translation_scale
     if largest_step(scaled) > MAX_STEP:
+        frame = int(np.linalg.norm(scaled[:, :3, 3], axis=-1).argmax())
         raise InvalidInputError(
-            f"cam_to_world: a step of {largest_step(relative):.4g} from one latent frame to the next is "
+            f"cam_to_world: a step of {largest_step(relative):.4g} to frame {frame} of a chunk is "
             f"{largest_step(scaled):.4g} model units, wanted at most {MAX_STEP:.0f}; is translation_scale right?"
         )
     return scaled, dataclasses.replace(state, scale=scale)

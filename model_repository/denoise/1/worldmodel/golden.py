@@ -150,7 +150,7 @@ def _check_stream(world: World, config: Mapping[str, Any], vectors: Mapping[str,
         conditioning = condition_chunk(
             world.transformer, world.blocks, vectors["camera_latent"][:, :, frames], world.conditioner_budget_bytes
         )
-        world.bind_chunk(session, placement, session.prompt, conditioning)
+        world.bind_chunk(session.config, session.cache, placement, session.prompt, conditioning)
         clean = sample_chunk(
             world.transformer,
             world.blocks,

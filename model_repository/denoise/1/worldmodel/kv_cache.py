@@ -20,6 +20,13 @@ class Placement:
     num_visible_slots: int  # the chunk attends to slots 0 .. num_visible_slots - 1, its own included
     frames_after: tuple[int | None, ...]  # what each slot holds once committed
 
+    @property
+    def first_frame(self) -> int:
+        """The absolute latent frame that the chunk begins with."""
+        frame = self.frames_after[self.slots[0]]
+        assert frame is not None
+        return frame
+
 
 def place(frames: tuple[int | None, ...], new: range, sink: int) -> Placement:
     """Choose slots for new frames: free ones first, then those of the oldest frames behind the sink.

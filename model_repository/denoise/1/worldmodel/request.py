@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldmodel import camera as cam
+from worldmodel.camera_checks import check_actions, check_intrinsics, checked_poses
 from worldmodel.config import WorldConfig
 from worldmodel.errors import InvalidInputError, TooLargeError
 from worldmodel.inputs import own_copy
@@ -38,7 +39,7 @@ STEP_CACHE = {
     "step_cache_first_blocks": (int,),
     "step_cache_last_blocks": (int,),
 }
-PARAMETERS = ("fit", "height", "width", "session", "session_start", "session_end", *STEP_CACHE)
+PARAMETERS = ("fit", "height", "width", "recache", "session", "session_start", "session_end", *STEP_CACHE)
 INPUTS = (
     "pixels",
     "image and size of world",
@@ -91,6 +92,7 @@ class Request:
     step_cache: StepCacheSettings | None = None
     fit: str = "crop"
     size: tuple[int, int] | None = None  # height and width in px; None: the usual one
+    is_recached: bool = False  # the prompt holds for what the session remembers, too
 
     @property
     def picture_bytes(self) -> int:
@@ -106,6 +108,7 @@ class Request:
             intrinsics=_rows(self.intrinsics, frames),
             clip_step=self._longest_step,
             prompt=self.prompt if chunk == 0 and not self.is_start else None,  # a start has its prompt already
+            is_recached=chunk == 0 and self.is_recached,
             num_steps=self.num_steps,
             step_cache=self.step_cache,
         )
@@ -171,6 +174,7 @@ def parse_request(
         step_cache=_step_cache(parameters, serving, len(sigmas), config.transformer.num_layers),
         fit=_fit(parameters, starts),
         size=_size(parameters, starts, config),
+        is_recached=_recache(parameters, starts, "prompt" in tensors),
     )
 
 
@@ -181,7 +185,7 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
             raise InvalidInputError(
                 f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter "
-                "(fit, height, width, session, session_start, session_end, step_cache, step_cache_...)"
+                "(fit, height, width, recache, session, session_start, session_end, step_cache, step_cache_...)"
             )
     if envelope.correlation_id not in (0, ""):
         for name in SESSION_NAMES:
@@ -224,6 +228,13 @@ def _flag(parameters: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(f"parameter {name!r}: wanted true or false, got {_shown(value)}")
     return value
+
+
+def _recache(parameters: Mapping[str, Any], starts: bool, has_prompt: bool) -> bool:
+    is_wanted = _flag(parameters, "recache")
+    if is_wanted and (starts or not has_prompt):
+        raise InvalidInputError("parameter 'recache': wanted it beside a prompt that a session switches to")
+    return is_wanted
 
 
 def _fit(parameters: Mapping[str, Any], starts: bool) -> str:
@@ -301,9 +312,7 @@ def _poses(cam_to_world: NDArray[Any] | None, most: int) -> cam.Array | None:
         raise InvalidInputError("cam_to_world: wanted one pose or more, got none")
     if len(cam_to_world) > most:
         raise TooLargeError(f"cam_to_world: wanted at most {most} poses in one request, got {len(cam_to_world)}")
-    poses = cam_to_world.astype(np.float64)
-    cam.check_poses(poses)
-    return poses
+    return checked_poses(cam_to_world.astype(np.float64))
 
 
 def _actions(actions: NDArray[Any] | None, most: int) -> tuple[str, ...] | None:
@@ -317,7 +326,7 @@ def _actions(actions: NDArray[Any] | None, most: int) -> tuple[str, ...] | None:
         if len(value) > MAX_KEYS:
             raise InvalidInputError(f"actions: frame {frame}: wanted at most {MAX_KEYS} keys, got {len(value)} bytes")
     pressed = tuple(_text("actions", value, f"frame {frame}") for frame, value in enumerate(actions))
-    cam.parse_actions(pressed)
+    check_actions(pressed)
     return pressed
 
 
@@ -332,7 +341,7 @@ def _intrinsics(intrinsics: NDArray[Any] | None, poses: cam.Array | None) -> cam
             f"intrinsics: wanted 1 row, or one per pose ({num_poses} came), got {len(intrinsics)} rows"
         )
     rows = intrinsics.astype(np.float64)
-    cam.check_intrinsics(rows)
+    check_intrinsics(rows)
     return rows
 
 

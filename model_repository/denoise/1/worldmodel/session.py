@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodel.camera import CameraState
+from worldmodel.camera import CameraState, Views
 from worldmodel.codec import Memory
 from worldmodel.config import WorldConfig, frames_of_chunk
 from worldmodel.errors import SessionExistsError, SessionLimitError, SessionNotFoundError
@@ -51,6 +51,15 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class PastChunk:
+    """What a finished chunk was made from: enough to write its keys and values again."""
+
+    first_frame: int  # latent, absolute
+    latent: Tensor  # [1, C, T, h, w], clean
+    views: Views
+
+
+@dataclass(frozen=True)
 class Staged:
     """What a chunk will change, once it is committed."""
 
@@ -59,6 +68,8 @@ class Staged:
     camera: CameraState
     prompt: Prompt
     noise: Noise
+    past: PastChunk | None = None
+    cache: KVCache | None = None  # in place of the session's own, where the history was written again
 
 
 class Session:
@@ -84,6 +95,7 @@ class Session:
         self.picture_px = picture_px
         self.fit = fit
         self.decoder_memory: Memory | None = None
+        self.history: tuple[PastChunk, ...] = ()  # the chunks of which the cache holds a frame, oldest first
         self.chunk_index = 0
         self.next_latent_frame = 0
         self.next_frame = 0
@@ -94,21 +106,35 @@ class Session:
         return frames_of_chunk(self.config.chunk_latent_frames, self.chunk_index)
 
     def condition_of_next_chunk(self) -> Tensor:
-        """[1, 4 + C, T, h, w]; past the encoded prefix its last frame (settled black) repeats for ever."""
-        first, last = self.next_latent_frame, self.condition.shape[1] - 1
+        """[1, 4 + C, T, h, w]."""
+        return self.condition_from(self.next_latent_frame)
+
+    def condition_from(self, first: int) -> Tensor:
+        """[1, 4 + C, T, h, w] of the chunk that begins with this latent frame.
+
+        Past the encoded prefix its last frame (settled black) repeats for ever.
+        """
+        last = self.condition.shape[1] - 1
         index = torch.arange(first, first + self.config.chunk_latent_frames, device=self.condition.device)
         return self.condition[:, index.clamp(max=last)].unsqueeze(0)
 
     def commit(self, staged: Staged) -> None:
         """Make a finished chunk part of the session."""
         self.next_frame += self.frames_in_next_chunk
+        self.cache = staged.cache or self.cache
         self.cache.commit(staged.placement)
+        if staged.past is not None:
+            self.history = tuple(past for past in (*self.history, staged.past) if self._is_held(past))
         self.decoder_memory = staged.decoder_memory
         self.camera = staged.camera
         self.prompt = staged.prompt
         self.noise = staged.noise
         self.chunk_index += 1
         self.next_latent_frame += self.config.chunk_latent_frames
+
+    def _is_held(self, past: PastChunk) -> bool:
+        frames = range(past.first_frame, past.first_frame + self.config.chunk_latent_frames)
+        return any(frame in frames for frame in self.cache.frames if frame is not None)
 
 
 @dataclass

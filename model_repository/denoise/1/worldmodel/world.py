@@ -24,9 +24,9 @@ from worldmodel.kv_cache import KVCache, Placement
 from worldmodel.layers import rotary_table
 from worldmodel.pixels import Picture, fit_picture, picture_digest, to_device, to_uint8
 from worldmodel.prompt import HashedWords
-from worldmodel.sampler import sample_chunk
+from worldmodel.sampler import predict, sample_chunk
 from worldmodel.schedule import chunk_sigmas, has_fresh_noise
-from worldmodel.session import Noise, Prompt, Session, Staged
+from worldmodel.session import Noise, PastChunk, Prompt, Session, Staged
 from worldmodel.step_cache import StepCache
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.streams import Decoding, Timings, streams_of
@@ -42,6 +42,7 @@ class Controls:
     intrinsics: cam.Array | None = None  # [T, 4], pixels of the sent picture
     clip_step: float | None = None  # longest step among all poses of the request
     prompt: str | None = None  # switch to it from this chunk on
+    is_recached: bool = False  # and write the past's keys and values again under it
     num_steps: int | None = None
     step_cache: StepCacheSettings | None = None
 
@@ -164,7 +165,16 @@ class World:
         )
         cells = config.latent_height * config.latent_width * config.condition_latent_frames
         condition = (MASK_CHANNELS + transformer.latent_channels) * cells * self.dtype.itemsize
-        return cache + text + condition + self.codec.decoder_memory_bytes(config.height_px, config.width_px)
+        decoder = self.codec.decoder_memory_bytes(config.height_px, config.width_px)
+        return cache + text + condition + decoder + self._history_bytes(config)
+
+    def _history_bytes(self, config: WorldConfig) -> int:
+        """Bytes of the past chunks of a full window; where it does not end with a chunk, of one more at either end."""
+        size = config.chunk_latent_frames
+        behind_sink = config.window_latent_frames - config.sink_latent_frames
+        num_frames = size * (-(-config.sink_latent_frames // size) - (-behind_sink // size))
+        cells = config.latent_height * config.latent_width
+        return num_frames * config.transformer.latent_channels * cells * torch.float32.itemsize
 
     def new_cache(self, config: WorldConfig) -> KVCache:
         """An empty cache of this window, at this size."""
@@ -244,14 +254,15 @@ class World:
         """
         began = self.streams.mark()
         sigmas = chunk_sigmas(session.config, controls.num_steps)
-        camera, rays = self._steer(session, controls)
+        camera, views = self._steer(session, controls)
         prompt = session.prompt if controls.prompt is None else self.encode_prompt(controls.prompt)
         noise = session.noise.copy()
-        placement = session.cache.stage(session.next_latent_frame, session.config.chunk_latent_frames)
+        cache = self._rewritten(session, prompt, before_step) if controls.is_recached else session.cache
+        placement = cache.stage(session.next_latent_frame, session.config.chunk_latent_frames)
         try:
-            conditioning = self._condition(rays)
+            conditioning = self._condition(views, session.config)
             conditioned = self.streams.mark()
-            self.bind_chunk(session, placement, prompt, conditioning)
+            self.bind_chunk(session.config, cache, placement, prompt, conditioning)
             if self.step_cache is not None:
                 self.step_cache.begin_chunk(controls.step_cache or self._step_cache_settings, len(sigmas))
             latent = self._sample(session, sigmas, noise, conditioning, before_step)
@@ -272,9 +283,33 @@ class World:
         if not bool(is_finite):
             raise FloatingPointError("the chunk's latent is not finite")
         decoding = Decoding(pixels, began, conditioned, denoised, decode_began, decoded)
-        return Chunk(Staged(placement, memory, camera, prompt, noise), decoding)
+        past = PastChunk(session.next_latent_frame, latent, views)
+        return Chunk(Staged(placement, memory, camera, prompt, noise, past, cache), decoding)
 
-    def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, Tensor]:
+    def _rewritten(self, session: Session, prompt: Prompt, before_step: Callable[[], None]) -> KVCache:
+        """The keys and values of all that the session still sees, as if it had had this prompt all along.
+
+        A context pass a chunk, oldest first, into a cache of its own; each sees those before it. What has left the
+        window is gone, so this is what a session would know that began with what is left. The session keeps its own
+        cache until the chunk is committed: for so long it takes twice its bytes.
+        """
+        cache = self.new_cache(session.config)
+        forward = None if self.step_cache is None else self.step_cache.context_pass
+        for past in session.history:
+            before_step()
+            placement = cache.stage(past.first_frame, session.config.chunk_latent_frames)
+            try:
+                conditioning = self._condition(past.views, session.config)
+                self.bind_chunk(session.config, cache, placement, prompt, conditioning)
+                condition = session.condition_from(past.first_frame)
+                predict(self.transformer, self.blocks, past.latent, condition, 0.0, forward)
+                self._count_pass(0, 0, conditioning)
+            finally:
+                self.unbind_chunk()
+            cache.commit(placement)
+        return cache
+
+    def _steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, cam.Views]:
         config, state, is_first = session.config, session.camera, session.next_latent_frame == 0
         rows = np.tile(state.intrinsics, (config.chunk_latent_frames, 1))
         if controls.intrinsics is not None:
@@ -286,15 +321,14 @@ class World:
             actions = controls.actions or ("",) * config.chunk_latent_frames
             relative, state = cam.follow_actions(state, actions, config, is_first)
         relative, state = cam.to_model_units(relative, state, config, controls.clip_step)
-        rays = cam.ray_map(relative, rows, config.height_px, config.width_px)
-        state = cam.with_intrinsics(state, rows[-1])
-        return state, torch.from_numpy(cam.camera_latent(rays))[None]
+        return cam.with_intrinsics(state, rows[-1]), cam.Views(relative, rows)
 
-    def _condition(self, rays: Tensor) -> ChunkConditioning:
+    def _condition(self, views: cam.Views, config: WorldConfig) -> ChunkConditioning:
+        rays = cam.ray_map(views.relative, views.intrinsics, config.height_px, config.width_px)
         conditioning = condition_chunk(
             self.transformer,
             self.blocks,
-            to_device(rays, self.device).to(self.dtype),
+            to_device(cam.camera_latent(rays)[None], self.device).to(self.dtype),
             self.conditioner_budget_bytes,
         )
         held = self.counters.conditioner_bytes = conditioning.held_bytes
@@ -302,12 +336,18 @@ class World:
         return conditioning
 
     def bind_chunk(
-        self, session: Session, placement: Placement, prompt: Prompt, conditioning: ChunkConditioning
+        self,
+        config: WorldConfig,
+        cache: KVCache,
+        placement: Placement,
+        prompt: Prompt,
+        conditioning: ChunkConditioning,
     ) -> None:
-        config, transformer = session.config, session.config.transformer
+        """Give every block what one chunk's passes have in common."""
+        transformer = config.transformer
         rows, columns = config.latent_height // PATCH, config.latent_width // PATCH
         cos, sin = rotary_table(
-            session.next_latent_frame,
+            placement.first_frame,
             config.chunk_latent_frames,
             rows,
             columns,
@@ -315,10 +355,10 @@ class World:
             transformer.rope_theta,
         )
         cos, sin = to_device(cos, self.device), to_device(sin, self.device)
-        index = session.cache.token_index(placement)
+        index = cache.token_index(placement)
         conditioning.bind(self.blocks)
         for layer, block in enumerate(self.blocks):
-            keys, values = session.cache.visible(layer, placement)
+            keys, values = cache.visible(layer, placement)
             block.bind(rotary_cos=cos, rotary_sin=sin, kv_keys=keys, kv_values=values, kv_index=index)
             block.bind(text_keys=prompt.keys[layer], text_values=prompt.values[layer])
 
