@@ -151,12 +151,17 @@ def print_document(
     bench: str, machine: Mapping[str, Any], results: Mapping[str, Any], wanted: Sequence[Wanted]
 ) -> None:
     """End a benchmark: everything measured, as one line of JSON."""
-    document = {
+    sys.stdout.flush()
+    print(json.dumps(document_of(bench, machine, results, wanted)), flush=True)
+
+
+def document_of(
+    bench: str, machine: Mapping[str, Any], results: Mapping[str, Any], wanted: Sequence[Wanted]
+) -> dict[str, Any]:
+    return {
         "bench": bench,
         "machine": machine,
         "commit": commit(),
         "results": results,
         "wanted": [asdict(entry) for entry in wanted],
     }
-    sys.stdout.flush()
-    print(json.dumps(document), flush=True)

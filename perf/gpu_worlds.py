@@ -1,0 +1,279 @@
+"""Worlds of growing size on one device, and how chunks are taken from them; for gpu_check.py.
+
+Knows no budgets, tables or bars. Weights are random: times and memory do not depend on what a model has learnt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common import ROOT
+
+sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
+
+# isort: split
+import numpy as np
+import torch
+from worldmodel.acceleration import mount_and_compile
+from worldmodel.codec import StreamingCodec
+from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST, TransformerConfig, WorldConfig
+from worldmodel.emitter import Batch
+from worldmodel.engine import Engine
+from worldmodel.errors import WorldError
+from worldmodel.layers import seed_parameters
+from worldmodel.loading import settle_cuda
+from worldmodel.request import Request
+from worldmodel.serving import ServingConfig
+from worldmodel.session import Session
+from worldmodel.transformer import CausalWorldTransformer
+from worldmodel.world import Chunk, Controls, World
+
+MOVES = ("w", "l", "")
+WAIT_S = 300.0
+UNBOUNDED_BYTES = 1 << 50
+
+# Wan 2.1's 1.3B, with LingBot-World's camera conditioner and window.
+WAN_1_3B = LINGBOT_WORLD_FAST.replace(
+    name="1.3B",
+    transformer=TransformerConfig(
+        dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096, text_len=512
+    ),
+    is_distilled=False,
+)
+# Not distilled here: any number of steps may be asked of random weights.
+LINGBOT = LINGBOT_WORLD_FAST.replace(name="LingBot 14B/18B", is_distilled=False)
+TINY = EMBEDDED.replace(
+    name="tiny",
+    transformer=dataclasses.replace(EMBEDDED.transformer, dim=48, ffn_dim=96, num_heads=2, num_layers=2),
+    height_px=32,
+    width_px=48,
+)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where things are measured, and how."""
+
+    device: torch.device
+    dtype: torch.dtype
+    is_tiny: bool
+
+    @property
+    def backend(self) -> str:
+        """Of the compiler; in a tiny run only its graphs are made, no code."""
+        return "eager" if self.is_tiny else "inductor"
+
+    def free_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else UNBOUNDED_BYTES
+
+    def forget(self) -> None:
+        """Give freed memory back, and count the peak anew."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
+
+
+def with_window(config: WorldConfig, window: int) -> WorldConfig:
+    """The same world with another window; a sink that does not fit beside the chunk is left out."""
+    sink = min(config.sink_latent_frames, max(0, window - config.chunk_latent_frames))
+    return config.replace(window_latent_frames=window, sink_latent_frames=sink)
+
+
+def seeded_world(
+    config: WorldConfig, device: torch.device, dtype: torch.dtype, budget_bytes: int | None = None
+) -> World:
+    """Equal weights on every device: they are drawn on the host."""
+    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+    seed_parameters(transformer, 0)
+    seed_parameters(codec, 1)
+    _settle(device, dtype)
+    return World(config, transformer, codec, device, dtype, budget_bytes, picture_cache_bytes=1 << 20)
+
+
+def random_world(config: WorldConfig, lab: Lab, serving: ServingConfig | None = None) -> World:
+    """Weights drawn on the device in its dtype: a model of 36 GB never passes through the host.
+
+    Args:
+        serving: what is mounted and compiled; nothing by default.
+    """
+    with torch.device("meta"):
+        transformer = CausalWorldTransformer(config.transformer).to(lab.dtype)
+    transformer.to_empty(device=lab.device)
+    _fill(transformer, lab.device)
+    codec = StreamingCodec(config.codec)
+    seed_parameters(codec, 1)
+    _settle(lab.device, lab.dtype)
+    serving = serving or ServingConfig(compile="off")
+    step_cache, compilation = mount_and_compile(transformer, lab.device, serving)
+    settings = serving.step_cache_settings
+    return World(config, transformer, codec, lab.device, lab.dtype, None, 1 << 26, step_cache, settings, compilation)
+
+
+def again(world: World, config: WorldConfig) -> World:
+    """The same modules as a world of another window."""
+    return World(config, world.transformer, world.codec, world.device, world.dtype, None, 1 << 26)
+
+
+def world_bytes(config: WorldConfig, dtype: torch.dtype) -> int:
+    """What a world with one session and a chunk's scale and shift takes, without activations."""
+    model = config.transformer
+    with torch.device("meta"):
+        transformer = CausalWorldTransformer(model)
+    num_parameters = sum(parameter.numel() for parameter in transformer.parameters())
+    tokens = config.tokens_per_frame
+    cached = 2 * model.num_layers * model.dim * tokens * config.window_latent_frames
+    held = 2 * model.num_layers * model.dim * tokens * config.chunk_latent_frames
+    return (num_parameters + cached + held) * dtype.itemsize
+
+
+@torch.no_grad()
+def _fill(module: torch.nn.Module, device: torch.device) -> None:
+    """By fan-in, vectors small, norms at one: as `seed_parameters`, from the device's own generator."""
+    generator = torch.Generator(device).manual_seed(0)
+    for name, parameter in module.named_parameters():
+        if parameter.dim() > 1 and not name.endswith("modulation"):
+            parameter.normal_(0, 1 / math.sqrt(parameter[0].numel()), generator=generator)
+        elif ".norm" in name and name.endswith("weight"):
+            parameter.fill_(1)
+        else:
+            parameter.normal_(0, 0.1, generator=generator)
+
+
+def _settle(device: torch.device, dtype: torch.dtype) -> None:
+    if device.type == "cuda":
+        settle_cuda(device, dtype)
+
+
+# Chunks of a session, one after the other
+
+
+def picture_of(config: WorldConfig, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    shape = (config.height_px, config.width_px, 3)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def take(world: World, session: Session, controls: Controls, commit: bool = True) -> Chunk:
+    chunk = world.next_chunk(session, controls, go_on)
+    chunk.frames  # noqa: B018 - waits for the decode, so that stages do not overlap
+    if commit:
+        session.commit(chunk.staged)
+    return chunk
+
+
+def full_session(world: World) -> Session:
+    """A session whose window is full; one step a chunk is enough for that."""
+    session = world.start(picture_of(world.config), "day")
+    while session.next_latent_frame < world.config.window_latent_frames:
+        take(world, session, Controls(num_steps=1))
+    return session
+
+
+def stream(world: World, num_chunks: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A session's frames, [n, H, W, 3]."""
+    session = world.start(picture_of(world.config, seed), "day", seed)
+    chunks = [take(world, session, Controls(actions=MOVES)).frames.cpu().numpy() for _ in range(num_chunks)]
+    return np.concatenate(chunks)
+
+
+def fingerprint(chunk: Chunk, session: Session) -> bytes:
+    """The frames and the last layer's clean keys and values of a chunk: equal ones mean equal bits all the way."""
+    cache, index = session.cache, session.cache.token_index(chunk.staged.placement)
+    clean = [part[-1].index_select(2, index) for part in (cache.keys, cache.values)]
+    return b"".join(each.contiguous().view(torch.uint8).cpu().numpy().tobytes() for each in (chunk.frames, *clean))
+
+
+def go_on() -> None:
+    """Nobody gives a benchmark's chunk up."""
+
+
+# Through the engine
+
+
+@dataclass
+class Answers:
+    """A reply that keeps what came, and when."""
+
+    keeps_frames: bool = False
+    batches: list[Batch] = field(default_factory=list)
+    arrived_s: list[float] = field(default_factory=list)
+    timings_ms: list[tuple[float, ...]] = field(default_factory=list)  # one a chunk
+    error: WorldError | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def send(self, batch: Batch) -> None:
+        self.arrived_s.append(time.perf_counter())
+        if self.keeps_frames:
+            self.batches.append(batch)
+        if batch.chunk[1] + 1 == batch.chunk[2]:
+            self.timings_ms.append(batch.timings_ms)
+        if batch.is_last:
+            self.done.set()
+
+    def fail(self, error: WorldError) -> None:
+        self.error = error
+        self.done.set()
+
+    def is_cancelled(self) -> bool:
+        return False
+
+    def wait(self) -> Answers:
+        if not self.done.wait(WAIT_S):
+            raise TimeoutError("a request was not answered")
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def frames(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.concatenate([batch.frames for batch in self.wait().batches])
+
+
+class Served:
+    """A started engine; a session a request unless it has a name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.world = engine.start()
+
+    @staticmethod
+    def over(world: World) -> Served:
+        """An engine over a world that exists."""
+        serving = ServingConfig(session_budget_bytes=UNBOUNDED_BYTES)
+        return Served(Engine(lambda: _on_this_thread(world), serving, _ignore))
+
+    def ask(self, num_chunks: int, name: str | None = None, keeps_frames: bool = False, **changes: Any) -> Answers:
+        answers = Answers(keeps_frames)
+        session = None if name is None else ("name", name)
+        is_start = changes.setdefault("is_start", True)
+        if is_start:
+            changes["picture"] = picture_of(self.world.config, changes.get("seed", 0))
+        changes.setdefault("is_end", name is None)
+        self.engine.submit(Request(session=session, num_chunks=num_chunks, **changes), answers)
+        return answers
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def _on_this_thread(world: World) -> World:
+    # The device that torch calls the current one is a thread's own.
+    _settle(world.device, world.dtype)
+    return world
+
+
+def _ignore(_: object) -> None:
+    """No metrics here."""
+
+
+def median(values: Sequence[float]) -> float:
+    return round(statistics.median(values), 3)
