@@ -12,6 +12,7 @@ again in that stream's own order:
   emitter waits for before it lets them go. So they may be dropped at any moment, by any thread: at a commit, at a
   session's end, with a chunk that failed or that nobody wants, also while a decode that reads them is still under way;
 - what a picture becomes, and all other state of a session, lives on the compute stream alone.
+The price is that what one stream has freed does not serve the other: a GPU keeps both peaks.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class World:
             is_finite = torch.isfinite(latent).all()
         finally:
             self.unbind_chunk()
-        del conditioning  # its bytes are free for the decoder
+        del conditioning  # its bytes are free for what comes now: on a CPU the decode, on a GPU the next chunk
         denoised = self.streams.mark()
         with self.streams.beside(latent):
             decode_began = self.streams.mark()
