@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -130,6 +132,25 @@ def test_walking_while_looking_up_stays_on_the_ground():
     np.testing.assert_allclose(state.cam_to_origin[:3, 3], [0, 0, 3], atol=1e-9)
 
 
+@pytest.mark.parametrize("look", [-1, 1])
+def test_walking_while_looking_straight_down_or_up_goes_to_the_pictures_top_or_foot(look):
+    # Down (look = 1): the view axis is +y and the picture's top is ahead, +z. Up: its foot is.
+    rotation = np.array([[1, 0, 0], [0, 0, look], [0, -look, 0]], float)
+    state = dataclasses.replace(start(), cam_to_origin=np.block([[rotation, np.zeros((3, 1))], [0, 0, 0, 1]]))
+    _, state = cam.follow_actions(state, ["w", "d", "d"], EMBEDDED, is_first=False)
+    np.testing.assert_allclose(state.cam_to_origin[:3, 3], [2, 0, 1], atol=1e-12)
+
+
+def test_a_camera_that_rolls_and_pitches_still_strafes_square_to_its_walk():
+    roll, pitch = np.radians(40), np.radians(50)
+    rolled = np.array([[np.cos(roll), -np.sin(roll), 0], [np.sin(roll), np.cos(roll), 0], [0, 0, 1]])
+    pitched = np.array([[1, 0, 0], [0, np.cos(pitch), -np.sin(pitch)], [0, np.sin(pitch), np.cos(pitch)]])
+    tilted = np.eye(4)
+    tilted[:3, :3] = pitched @ rolled
+    _, state = cam.follow_actions(dataclasses.replace(start(), cam_to_origin=tilted), ["wd"], EMBEDDED, is_first=False)
+    np.testing.assert_allclose(state.cam_to_origin[:3, 3], [np.sqrt(0.5), 0, np.sqrt(0.5)], atol=1e-12)
+
+
 def test_pitch_stops_at_its_limit():
     _, state = cam.follow_actions(start(), ["i"] * 60, EMBEDDED, is_first=False)
     assert np.degrees(np.arcsin(-state.cam_to_origin[1, 2])) == pytest.approx(85)
@@ -182,5 +203,5 @@ def test_jitter_sets_no_scale():
 
 def test_a_step_out_of_all_measure_is_refused():
     relative, state = cam.follow_poses(start(1e-6), np.stack([pose(), pose(z=1)]), is_first=True)
-    with pytest.raises(InvalidInputError, match=r"cam_to_world: a step of 1 .* is 1e\+06 model units, wanted at most"):
+    with pytest.raises(InvalidInputError, match=r"cam_to_world: a step of 1 to frame 1 of a chunk is 1e\+06 model"):
         cam.to_model_units(relative, state, EMBEDDED, 1.0)

@@ -210,7 +210,8 @@ def _act(pose: Array, pressed: str, config: WorldConfig, scale: float | None) ->
     length = math.hypot(right, forward)
     if length > 0:
         distance = config.move_per_frame * (scale or config.translation_scale)
-        direction = right * _on_ground(rotation[:, 0]) + forward * _on_ground(rotation[:, 2])
+        x, z = _heading(rotation)
+        direction = np.array([right * z + forward * x, 0.0, forward * z - right * x])
         moved[:3, 3] += direction / length * distance  # two keys are not faster than one
     return moved
 
@@ -229,10 +230,13 @@ def _look(rotation: Array, yaw: float, pitch: float, config: WorldConfig) -> Arr
     return turn @ rotation @ tilt
 
 
-def _on_ground(axis: Array) -> Array:
-    flat = np.array([axis[0], 0.0, axis[2]])
-    length = float(np.linalg.norm(flat))
-    return flat / length if length > 1e-9 else np.zeros(3)
+def _heading(rotation: Array) -> tuple[float, float]:
+    """Where a camera faces on the ground, x and z of a unit vector; where it looks straight down, the picture's top."""
+    axis = rotation[:, 2]
+    if math.hypot(axis[0], axis[2]) < 1e-6:
+        axis = -math.copysign(1.0, axis[1]) * rotation[:, 1]
+    length = math.hypot(axis[0], axis[2])
+    return float(axis[0]) / length, float(axis[2]) / length
 
 
 def to_model_units(
