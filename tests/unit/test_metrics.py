@@ -120,6 +120,7 @@ def test_the_page_has_these_names(page):
         "conditioner_peak_bytes": "gauge",
         "stage_duration_seconds": "histogram",
         "first_frame_seconds": "histogram",
+        "control_to_frame_seconds": "histogram",
     }
     assert all(each.labels["model"] == "a model" for family in page.values() for each in family.metrics)
     assert page["worldstream_chunks_total"].description == "Chunks computed and made part of their sessions."
@@ -133,8 +134,8 @@ def test_the_readme_names_every_metric(page):
 
 @pytest.mark.usefixtures("metrics")
 def test_a_histogram_goes_from_a_millisecond_to_half_a_minute(page):
-    for name in ("worldstream_stage_duration_seconds", "worldstream_first_frame_seconds"):
-        for each in page[name].metrics:
+    for name in ("stage_duration_seconds", "first_frame_seconds", "control_to_frame_seconds"):
+        for each in page[f"worldstream_{name}"].metrics:
             assert (each.buckets[0], each.buckets[-1]) == (0.001, 30)
             assert each.buckets == sorted(set(each.buckets))
 
@@ -151,7 +152,7 @@ def test_only_what_has_changed_is_sent(page, metrics):
 
 def test_a_chunk_is_one_observation_of_each_stage(page, metrics):
     metrics.observe(ChunkTimes((0.1, 0.2, 0.3, 0.4, 0.5, 1.4), 1.1))
-    metrics.observe(ChunkTimes((0.0, 0.1, 0.2, 0.3, 0.4, 1.0), None))
+    metrics.observe(ChunkTimes((0.0, 0.1, 0.2, 0.3, 0.4, 1.0), None, 0.7))
     assert sent(page) == {
         ("worldstream_stage_duration_seconds", "queued"): [0.1, 0.0],
         ("worldstream_stage_duration_seconds", "condition"): [0.2, 0.1],
@@ -160,6 +161,7 @@ def test_a_chunk_is_one_observation_of_each_stage(page, metrics):
         ("worldstream_stage_duration_seconds", "transfer"): [0.5, 0.4],
         ("worldstream_stage_duration_seconds", "total"): [1.4, 1.0],
         ("worldstream_first_frame_seconds", None): [1.1],
+        ("worldstream_control_to_frame_seconds", None): [0.7],
     }
 
 

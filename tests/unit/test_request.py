@@ -210,7 +210,7 @@ def test_what_passes_a_limit_is_too_large(tensors, says):
 def test_a_clients_own_words_are_cut_short_in_a_message():
     with pytest.raises(InvalidInputError) as caught:
         parse(Envelope(parameters={"ü" * 10_000: 1}), pixels=PIXELS)
-    assert len(str(caught.value)) < 400
+    assert len(str(caught.value)) < 600
     assert str(caught.value).isascii()
 
 

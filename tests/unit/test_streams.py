@@ -86,8 +86,8 @@ def test_the_next_chunk_is_denoised_while_the_last_one_is_decoded(slow):
 def test_only_so_many_decodes_are_under_way(slow):
     engine, device = slow
     reply = ask(engine, start(None, 12))
-    wait_until(lambda: device.journal.count("queue decode") == 6)  # one is waited for, four are queued, one waits
-    assert len(device.journal) == 6 * 6 + 1
+    wait_until(lambda: device.journal.count("queue decode") == 5)  # one is waited for, three are queued, one waits
+    assert len(device.journal) == 6 * 5 + 1
     device.may_decode.set()
     assert len(reply.frames()) == 9 + 11 * 12
 

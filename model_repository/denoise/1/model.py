@@ -19,6 +19,7 @@ from worldmodel.inputs import read_inputs  # noqa: E402
 from worldmodel.loading import Instance, load_world  # noqa: E402
 from worldmodel.metrics import (  # noqa: E402
     BUCKETS_S,
+    CONTROL_HELP,
     COUNTS,
     FIRST_FRAME_HELP,
     HELP,
@@ -154,6 +155,8 @@ class Metrics:
         self._stages = [stages.Metric(labels={**labels, "stage": each}, buckets=list(BUCKETS_S)) for each in STAGES]
         first_frame = self._family("first_frame_seconds", FIRST_FRAME_HELP, kinds.HISTOGRAM)
         self._first_frame = first_frame.Metric(labels=labels, buckets=list(BUCKETS_S))
+        control = self._family("control_to_frame_seconds", CONTROL_HELP, kinds.HISTOGRAM)
+        self._control_to_frame = control.Metric(labels=labels, buckets=list(BUCKETS_S))
 
     def _family(self, name: str, meaning: str, kind: Any) -> Any:
         self._families.append(pb_utils.MetricFamily(name=f"worldstream_{name}", description=meaning, kind=kind))
@@ -172,6 +175,8 @@ class Metrics:
             metric.observe(seconds)
         if times.first_frame_s is not None:
             self._first_frame.observe(times.first_frame_s)
+        if times.control_to_frame_s is not None:
+            self._control_to_frame.observe(times.control_to_frame_s)
 
 
 class TritonLog(logging.Handler):

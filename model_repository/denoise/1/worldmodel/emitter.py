@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from worldmodel.streams import CpuStreams, Decoding, Streams
 log = logging.getLogger("worldstream")
 
 DEPTH = 4  # chunks between computing and sending; computing waits beyond
+RECEIPT = -1  # in place of a part's index
+
+Opens = Literal["session", "request", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Batch:
 
     frames: Pixels  # [n, H, W, 3]
     frame_index: NDArray[np.int64]  # [n]
-    chunk: tuple[int, int, int]  # chunk_index, part_index, num_parts
+    chunk: tuple[int, int, int]  # chunk_index, part_index, num_parts; of a receipt: chunk_index, RECEIPT, num_ahead
     event_id: int
     timings_ms: tuple[float, ...]  # queued, condition, denoise, decode, transfer, total
     is_last: bool  # carries the final flag
@@ -72,7 +75,18 @@ class Frames:
     queued_ms: float
     began_s: float  # monotonic
     is_last: bool
-    is_first: bool  # of an accepted start
+    opens: Opens  # what this chunk is the first of
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A request was accepted: what the client hears before any frame of it."""
+
+    delivery: Delivery
+    frame_px: tuple[int, int]
+    chunk_index: int  # that it will steer first, if what is ahead of it runs to its end
+    num_ahead: int  # unanswered requests of its session before it
+    event_id: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +107,12 @@ class Failure:
     error: WorldError
 
 
-Answer = Frames | Nothing | Failure
+Answer = Frames | Receipt | Nothing | Failure
+
+
+def _empty(frame_px: tuple[int, int], place: tuple[int, int, int], event_id: int, is_last: bool) -> Batch:
+    nothing = np.zeros((0, *frame_px, 3), np.uint8)
+    return Batch(nothing, np.zeros(0, np.int64), place, event_id, (0.0,) * 6, is_last)
 
 
 class Emitter:
@@ -103,7 +122,8 @@ class Emitter:
         """Prepare; the reporter hears of each chunk, and tells what it knows before a request's last response."""
         self._response_bytes = response_bytes
         self._reporter = reporter
-        self._queue: queue.Queue[Answer | None] = queue.Queue(DEPTH)
+        self._queue: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        self._room = threading.BoundedSemaphore(DEPTH)  # for frames; the rest is small, and bounded by the requests
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._streams: Streams = CpuStreams()
 
@@ -113,13 +133,15 @@ class Emitter:
         self._thread.start()
 
     def put(self, answer: Answer) -> None:
-        """Send this after all that came before; waits while too much is under way."""
+        """Send this after all that came before; frames wait while too many are under way."""
+        if isinstance(answer, Frames):
+            self._room.acquire()
         self._queue.put(answer)
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, then stop."""
         if self._thread.is_alive():
-            self._queue.put(None, timeout=timeout_s)
+            self._queue.put(None)
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -131,12 +153,14 @@ class Emitter:
         answer = self._queue.get()
         if answer is None:
             return False
-        if answer.delivery.is_lost:
-            return True
         try:
-            self._send(answer)
+            if not answer.delivery.is_lost:
+                self._send(answer)
         except Exception:
             self._give_up(answer.delivery)
+        finally:
+            if isinstance(answer, Frames):
+                self._room.release()
         return True
 
     def _give_up(self, delivery: Delivery) -> None:
@@ -153,10 +177,12 @@ class Emitter:
         if isinstance(answer, Failure):
             self._reporter.tell()
             reply.fail(answer.error)
+        elif isinstance(answer, Receipt):
+            place = (answer.chunk_index, RECEIPT, answer.num_ahead)
+            reply.send(_empty(answer.frame_px, place, answer.event_id, is_last=False))
         elif isinstance(answer, Nothing):
             self._reporter.tell()
-            nothing, place = np.zeros((0, *answer.frame_px, 3), np.uint8), (answer.chunk_index, 0, 1)
-            reply.send(Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last=True))
+            reply.send(_empty(answer.frame_px, (answer.chunk_index, 0, 1), answer.event_id, is_last=True))
         else:
             self._send_frames(answer)
 
@@ -180,9 +206,12 @@ class Emitter:
                 1e3 * (now - answer.began_s),
             )
             if part == 0:
-                first_frame_s = (timings[0] + timings[5]) / 1e3 if answer.is_first else None
+                waited_s = (timings[0] + timings[5]) / 1e3
             if part + 1 == num_parts:
-                self._reporter.note_chunk(ChunkTimes(tuple(each / 1e3 for each in timings), first_frame_s))
+                first_frame_s = waited_s if answer.opens == "session" else None
+                control_s = waited_s if answer.opens == "request" else None
+                stages_s = tuple(each / 1e3 for each in timings)
+                self._reporter.note_chunk(ChunkTimes(stages_s, first_frame_s, control_s))
                 if answer.is_last:
                     self._reporter.tell()
             answer.delivery.reply.send(

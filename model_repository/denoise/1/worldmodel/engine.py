@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Frames, Nothing, Reply
+from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Frames, Nothing, Receipt, Reply
 from worldmodel.errors import (
     BusyError,
     CancelledError,
@@ -48,6 +48,7 @@ class Job:
     request: Request
     delivery: Delivery
     waiting_since_s: float
+    first_chunk: int  # of its session that it steers, if what is ahead of it runs to its end
     chunks_done: int = 0
 
 
@@ -131,7 +132,10 @@ class Engine:
         with self._changed:
             self._check_open()
             session = self._admit(request, now)
-            self._queues.put(session, Job(request, Delivery(reply), now))
+            job = Job(request, Delivery(reply), now, self._chunks_before(session))
+            if request.wants_receipt and request.num_chunks:
+                self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
+            self._queues.put(session, job)
             self._changed.notify()
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -174,6 +178,20 @@ class Engine:
         entry = self._table.admit(session, self._session_bytes[request.size or self._usual_size], now_s)
         entry.is_ending = request.is_end
         return session
+
+    def _chunks_before(self, session: SessionId) -> int:
+        """How many chunks the session will have when all that waits has run to its end."""
+        lane, entry = self._queues.lanes.get(session), self._table.entries[session]
+        if lane:
+            return lane[-1].first_chunk + lane[-1].request.num_chunks
+        return 0 if entry.session is None else entry.session.chunk_index
+
+    def _receipt(self, session: SessionId, job: Job) -> Receipt:
+        entry, lane = self._table.entries[session], self._queues.lanes.get(session, ())
+        frame_px = job.request.size or self._usual_size
+        if entry.session is not None:
+            frame_px = entry.session.config.sizes[0]
+        return Receipt(job.delivery, frame_px, job.first_chunk, len(lane), job.request.event_id)
 
     def _check_room(self, num_of_session: int) -> None:
         if num_of_session >= self._serving.max_requests_per_session:
@@ -237,14 +255,32 @@ class Engine:
             with self._changed:
                 if self._is_closing:
                     return None
-                if self._queues.turns:
-                    session = self._queues.turns.popleft()
-                    return session, self._queues.lanes[session][0]
-                has_expired = self._drop_expired(time.monotonic())
+                now = time.monotonic()
+                turn = self._due_turn(now)
+                if turn is not None:
+                    return turn
+                has_expired = self._drop_expired(now)
                 if not has_expired:
-                    self._changed.wait(SWEEP_S)
+                    self._changed.wait(self._idle_s(now))
             if has_expired:
                 self._reporter.note(self.stats())
+
+    def _due_turn(self, now_s: float) -> tuple[SessionId, Job] | None:
+        """The session that has waited longest of those whose next chunk may begin."""
+        for session in self._queues.turns:
+            if self._due_s(session) <= now_s:
+                self._queues.turns.remove(session)
+                return session, self._queues.lanes[session][0]
+        return None
+
+    def _due_s(self, session: SessionId) -> float:
+        """When the session's next chunk may begin; an end, or what is paced by nothing, may at once."""
+        entry, request = self._table.entries[session], self._queues.lanes[session][0].request
+        return 0.0 if entry.is_stopped or request.fps is None else entry.watched_until_s
+
+    def _idle_s(self, now_s: float) -> float:
+        """How long to sleep if nothing happens."""
+        return min([SWEEP_S, *(self._due_s(session) - now_s for session in self._queues.turns)])
 
     def _serve(self, entry: Entry, job: Job) -> tuple[Answer, bool]:
         """Compute one chunk of a request, or find another answer; and whether the request is done with."""
@@ -277,9 +313,11 @@ class Engine:
             queued_ms=1e3 * (began_s - job.waiting_since_s),
             began_s=began_s,
             is_last=is_done,
-            is_first=job.request.is_start and job.chunks_done == 1,
+            opens="nothing" if job.chunks_done > 1 else "session" if job.request.is_start else "request",
         )
         session.commit(chunk.staged)
+        if job.request.fps is not None:
+            entry.watched_until_s = began_s + chunk.decoding.num_frames / job.request.fps
         job.waiting_since_s = time.monotonic()
         self._num_chunks += 1
         self._num_frames += chunk.decoding.num_frames
@@ -315,6 +353,8 @@ class Engine:
         answers: list[Answer] = []
         if is_done:
             lane.popleft()
+            if entry.session is not None:
+                _renumber(lane, entry.session.chunk_index)
             if job.request.is_end or entry.session is None or _is_failed_start(job, answer):
                 answers = self._free(entry, lane)
         if lane:
@@ -369,6 +409,13 @@ class Engine:
             conditioner_bytes=counters.conditioner_bytes,
             conditioner_peak_bytes=counters.conditioner_peak_bytes,
         )
+
+
+def _renumber(lane: deque[Job], next_chunk: int) -> None:
+    """Say anew what each waiting request steers: the one that is done may have been given up early."""
+    for job in lane:
+        job.first_chunk = next_chunk
+        next_chunk += job.request.num_chunks
 
 
 def _is_failed_start(job: Job, answer: Answer) -> bool:

@@ -58,6 +58,7 @@ STAGE_HELP = (
     "transfer is the copy to the host and what was sent before the last response."
 )
 FIRST_FRAME_HELP = "Seconds from an accepted start to its first frames, as they are handed to Triton."
+CONTROL_HELP = "Seconds from an accepted request of a live session to the first frames that it steered."
 # Upper edges, from one pass on a GPU to a long chunk on a CPU.
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -68,3 +69,4 @@ class ChunkTimes:
 
     stages_s: tuple[float, ...]  # in the order of STAGES
     first_frame_s: float | None  # since the start was accepted; None but for the first chunk of a start
+    control_to_frame_s: float | None = None  # since the request was accepted; None but for its first chunk

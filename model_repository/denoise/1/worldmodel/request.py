@@ -39,7 +39,19 @@ STEP_CACHE = {
     "step_cache_first_blocks": (int,),
     "step_cache_last_blocks": (int,),
 }
-PARAMETERS = ("fit", "height", "width", "recache", "session", "session_start", "session_end", *STEP_CACHE)
+PARAMETERS = (
+    "fit",
+    "fps",
+    "height",
+    "width",
+    "receipt",
+    "recache",
+    "session",
+    "session_start",
+    "session_end",
+    *STEP_CACHE,
+)
+MIN_FPS, MAX_FPS = 1, 1000  # a slower watcher would hold a session for ever
 INPUTS = (
     "pixels",
     "image and size of world",
@@ -93,6 +105,8 @@ class Request:
     fit: str = "crop"
     size: tuple[int, int] | None = None  # height and width in px; None: the usual one
     is_recached: bool = False  # the prompt holds for what the session remembers, too
+    wants_receipt: bool = False
+    fps: float | None = None  # no chunk begins before the one before it has been watched at this rate
 
     @property
     def picture_bytes(self) -> int:
@@ -175,6 +189,8 @@ def parse_request(
         fit=_fit(parameters, starts),
         size=_size(parameters, starts, config),
         is_recached=_recache(parameters, starts, "prompt" in tensors),
+        wants_receipt=_flag(parameters, "receipt"),
+        fps=_fps(parameters),
     )
 
 
@@ -185,7 +201,7 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
             raise InvalidInputError(
                 f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter "
-                "(fit, height, width, recache, session, session_start, session_end, step_cache, step_cache_...)"
+                f"({', '.join(PARAMETERS)})"
             )
     if envelope.correlation_id not in (0, ""):
         for name in SESSION_NAMES:
@@ -228,6 +244,15 @@ def _flag(parameters: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(f"parameter {name!r}: wanted true or false, got {_shown(value)}")
     return value
+
+
+def _fps(parameters: Mapping[str, Any]) -> float | None:
+    fps = parameters.get("fps")
+    if fps is None:
+        return None
+    if type(fps) not in (int, float) or not MIN_FPS <= fps <= MAX_FPS:  # NaN fails too
+        raise InvalidInputError(f"parameter 'fps': wanted a number from {MIN_FPS} to {MAX_FPS}, got {_shown(fps)}")
+    return float(fps)
 
 
 def _recache(parameters: Mapping[str, Any], starts: bool, has_prompt: bool) -> bool:

@@ -147,6 +147,7 @@ class Entry:
     session: Session | None = None  # None until the engine has made it
     is_ending: bool = False  # a request that ends it has been accepted: no further one is
     is_stopped: bool = False  # that end was a bare one: whatever runs or waits is given up
+    watched_until_s: float = 0.0  # when its last paced chunk has been watched, by the clock of last_used_s
 
 
 class SessionTable:
