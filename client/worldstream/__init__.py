@@ -15,6 +15,7 @@ from worldstream.client import WorldClient
 from worldstream.errors import (
     BusyError,
     CancelledError,
+    ConnectionLostError,
     InternalError,
     InvalidInputError,
     ProtocolError,
@@ -37,6 +38,7 @@ __all__ = [
     "Batch",
     "BusyError",
     "CancelledError",
+    "ConnectionLostError",
     "Frame",
     "InternalError",
     "InvalidInputError",

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from worldstream import __version__
 from worldstream.chunks import num_frames
-from worldstream.client import DEFAULT_URL, WorldClient
+from worldstream.client import WorldClient
+from worldstream.endpoint import DEFAULT_URL
 from worldstream.errors import InvalidInputError, WorldStreamError
 from worldstream.film import Film, stream_film, write_contact_sheet
 from worldstream.info import ServerInfo, metric_lines
@@ -170,7 +171,8 @@ def info(
     url: _Url = DEFAULT_URL, metrics_url: _MetricsUrl = None, timeout: _Timeout = 10.0, as_json: _AsJson = False
 ) -> None:
     """Show a server's state, models and metrics."""
-    with _one_line_errors(), WorldClient(url, timeout_s=timeout, metrics_url=metrics_url) as client:
+    # How it is now: whoever looks does not wait for a server to come.
+    with _one_line_errors(), WorldClient(url, timeout, metrics_url, reconnect_s=0) as client:
         state = client.info()
     if as_json:
         typer.echo(json.dumps(state.to_dict()))

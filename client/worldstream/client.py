@@ -1,20 +1,18 @@
 """The way to a server: sessions, single requests, decoding pictures, and what the server says of itself. Blocking."""
 
-import io
-import uuid
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import numpy.typing as npt
-from PIL import Image
 from tritonclient.grpc import service_pb2
 
 from worldstream.batch import Batch
 from worldstream.connection import Connection
-from worldstream.core import SessionCore
-from worldstream.errors import InvalidInputError, UnavailableError, WorldStreamError
+from worldstream.core import SessionCore, make_core
+from worldstream.endpoint import DEFAULT_RECONNECT_S, DEFAULT_TIMEOUT_S, DEFAULT_URL, Endpoint
+from worldstream.errors import UnavailableError, WorldStreamError
 from worldstream.info import ServerInfo, fetch_metrics
-from worldstream.picture import Picture, load_picture
+from worldstream.picture import Picture, encode_picture
 from worldstream.requests import (
     DENOISE,
     PREPROCESS,
@@ -22,15 +20,15 @@ from worldstream.requests import (
     Controls,
     Fit,
     SessionId,
-    check_session_id,
     chunk_latent_frames_of,
     make_controls,
+    make_defaults,
     make_opening,
 )
 from worldstream.responses import Pictures
 from worldstream.session import Session
 
-DEFAULT_URL = "127.0.0.1:8001"
+MODELS = (PREPROCESS, DENOISE, WORLD)
 
 
 class WorldClient:
@@ -41,18 +39,27 @@ class WorldClient:
             show(batch.frames)
     """
 
-    def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 60.0, metrics_url: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        metrics_url: str | None = None,
+        reconnect_s: float = DEFAULT_RECONNECT_S,
+    ) -> None:
         """Prepare a connection; nothing is sent yet.
 
         Args:
             url: HOST:PORT of the server's gRPC endpoint, without http://.
             timeout_s: the longest silence between two responses of a stream, and the longest single call.
             metrics_url: the server's metrics page, read by `info` only.
+            reconnect_s: for so long a server that cannot be reached is tried again, with pauses that grow: by what may
+                be repeated (`info`, `preprocess`, `chunk_latent_frames`, and a stream that is to be opened). A request
+                for frames is never repeated. 0 tries once.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
-        self._connection = Connection(url, timeout_s)
+        self._connection = Connection(Endpoint(url, timeout_s, reconnect_s))
         self._metrics_url = metrics_url
 
     def session(
@@ -85,14 +92,8 @@ class WorldClient:
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
-        if picture is None and session_id is None:
-            raise InvalidInputError("session_id: wanted one, to go on with a session without a picture")
-        opening = None if picture is None else make_opening(picture, seed, translation_scale, fit, size)
-        defaults = make_controls(intrinsics=intrinsics, prompt=prompt, num_steps=num_steps)
-        if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
-            raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
-        core = SessionCore(check_session_id(session_id if session_id is not None else uuid.uuid4().hex), opening)
-        return Session(self._connection, core, defaults)
+        core = make_core(picture, session_id, seed, translation_scale, fit, size)
+        return Session(self._connection, core, make_defaults(intrinsics, prompt, num_steps))
 
     def generate(
         self,
@@ -130,7 +131,7 @@ class WorldClient:
         Raises:
             InvalidInputError: if a picture or the size cannot be used.
         """
-        return self._connection.preprocess([_encoded(image) for image in images], size)
+        return self._connection.preprocess([encode_picture(image) for image in images], size)
 
     def info(self) -> ServerInfo:
         """Ask the server for its state.
@@ -138,23 +139,24 @@ class WorldClient:
         Raises:
             UnavailableError: if it cannot be reached, or the metrics page cannot be read.
         """
+        timeout_s = self._connection.endpoint.timeout_s
         metadata = self._connection.call("ServerMetadata", service_pb2.ServerMetadataRequest())
         return ServerInfo(
             is_live=self._connection.call("ServerLive", service_pb2.ServerLiveRequest()).live,
             is_ready=self._connection.call("ServerReady", service_pb2.ServerReadyRequest()).ready,
             name=metadata.name,
             version=metadata.version,
-            models={name: self._is_model_ready(name) for name in (PREPROCESS, DENOISE, WORLD)},
-            metrics=None if self._metrics_url is None else fetch_metrics(self._metrics_url, self._connection.timeout_s),
+            models={name: self._is_model_ready(name) for name in MODELS},
+            metrics=None if self._metrics_url is None else fetch_metrics(self._metrics_url, timeout_s),
         )
 
     def is_ready(self) -> bool:
-        """Whether the server can be reached and is ready with all three models."""
+        """Whether the server can be reached, at the first attempt, and is ready with all three models."""
         try:
-            is_server_ready = self._connection.call("ServerReady", service_pb2.ServerReadyRequest()).ready
+            is_server_ready = self._connection.call_once("ServerReady", service_pb2.ServerReadyRequest()).ready
         except UnavailableError:
             return False
-        return is_server_ready and all(self._is_model_ready(name) for name in (PREPROCESS, DENOISE, WORLD))
+        return is_server_ready and all(self._is_model_ready(name) for name in MODELS)
 
     def chunk_latent_frames(self, default: int = 3) -> int:
         """Latent frames in a chunk of the served model, from the parameters of `denoise`'s configuration."""
@@ -185,12 +187,3 @@ def _until_done(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield from batches
     finally:
         session.close()
-
-
-def _encoded(picture: Picture) -> bytes:
-    loaded = load_picture(picture)
-    if isinstance(loaded, bytes):
-        return loaded
-    png = io.BytesIO()
-    Image.fromarray(loaded).save(png, format="PNG")
-    return png.getvalue()

@@ -1,66 +1,87 @@
-"""What the sessions of one client share: the channel to its server, and how its failures are told."""
+"""What the sessions of one client share: the channel to its server. Blocking."""
 
+import contextlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from worldstream.errors import (
-    CancelledError,
-    InternalError,
-    InvalidInputError,
-    ResponseTimeoutError,
-    TritonError,
-    UnavailableError,
-    WorldStreamError,
-    error_from_message,
-)
-from worldstream.loopback import is_loopback
+from worldstream.endpoint import CLOSED, Endpoint, is_worth_repeating
+from worldstream.errors import UnavailableError, WorldStreamError
 from worldstream.requests import build_preprocess_request
 from worldstream.responses import Pictures, parse_preprocess_response
-
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-_SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
-# What gRPC says where nothing listens, nothing has that name, or something listens that does not speak it.
-_NO_SERVER = ("failed to connect to all addresses", "DNS resolution failed", "Trying to connect an http1.x server")
 
 
 class Connection:
     """A gRPC channel to one server; any number of streams and calls share it."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        """Prepare it; nothing is sent yet.
-
-        Args:
-            url: HOST:PORT, or another gRPC target such as dns:///host:port.
-            timeout_s: the longest silence between two responses of a stream, and the longest single call.
-
-        Raises:
-            InvalidInputError: if one of them cannot be right.
-        """
-        if url.lower().startswith(_SCHEMES):
-            raise InvalidInputError(f"url: wanted HOST:PORT of the server's gRPC endpoint, without a scheme, got {url}")
-        if not timeout_s > 0:
-            raise InvalidInputError(f"timeout_s: wanted more than 0, got {timeout_s}")
-        self.timeout_s = timeout_s
-        self._url = url
-        options = [*_UNLIMITED, ("grpc.enable_http_proxy", int(not is_loopback(url)))]
-        self._channel = grpc.insecure_channel(url, options=options)
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Prepare it; nothing is sent yet."""
+        self.endpoint = endpoint
+        self.has_answered = False  # since the last time that it broke
+        self._is_closed = False
+        self._channel = grpc.insecure_channel(endpoint.url, options=endpoint.channel_options)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def call(self, rpc: str, request: Any) -> Any:
-        """Return the response of an rpc such as ServerReady.
+        """Return the response of an rpc that may be repeated, such as ServerReady; repeat it while nothing answers.
 
         Raises:
-            WorldStreamError: if there is none, as `error_from_rpc` says.
+            WorldStreamError: if there is none, as `error_from_status` says.
         """
+        for delay_s in self.endpoint.delays():
+            try:
+                return self.call_once(rpc, request)
+            except WorldStreamError as error:
+                if self._is_closed or not is_worth_repeating(error):
+                    raise
+            time.sleep(delay_s)
+        return self.call_once(rpc, request)
+
+    def call_once(self, rpc: str, request: Any, **options: Any) -> Any:
+        """The same in one attempt; `options` are gRPC's own for a call."""
         try:
-            return getattr(self.stub, rpc)(request, timeout=self.timeout_s)
+            response = getattr(self.stub, rpc)(request, **{"timeout": self.endpoint.timeout_s, **options})
         except grpc.RpcError as error:
-            raise self.error_from_rpc(error) from None
+            self.has_answered = False
+            raise self.endpoint.error_from_rpc(error) from None
         except ValueError as error:  # grpc's word for a closed channel
-            raise UnavailableError("UNAVAILABLE: this client is closed") from error
+            raise UnavailableError(CLOSED) from error
+        self.has_answered = True
+        return response
+
+    def ping(self) -> None:
+        """Wait for an answer of the server.
+
+        Raises:
+            UnavailableError: if none comes.
+        """
+        self.call("ServerLive", service_pb2.ServerLiveRequest())
+
+    def reach(self) -> None:
+        """Wait for the server before a stream is opened: what is never sent in vain need not be sent again.
+
+        Where it does not come in time the stream itself fails at once, and says why.
+        """
+        if self.has_answered or self.endpoint.reconnect_s == 0:
+            return
+        with contextlib.suppress(WorldStreamError):
+            # gRPC itself tries to connect until then, with back-off.
+            self.call_once(
+                "ServerLive",
+                service_pb2.ServerLiveRequest(),
+                timeout=self.endpoint.reconnect_s,
+                wait_for_ready=True,
+            )
+
+    def error_of_broken_stream(self, error: grpc.RpcError) -> WorldStreamError:
+        """What ended a stream of this channel, for those who were waiting."""
+        if self._is_closed:
+            return self.endpoint.error_from_rpc(error)
+        self.has_answered = False
+        return self.endpoint.error_of_broken_stream(error)
 
     def preprocess(self, images: Sequence[bytes], size: tuple[int, int] | None = None) -> Pictures:
         """Let the server decode pictures; see `WorldClient.preprocess`."""
@@ -69,27 +90,5 @@ class Connection:
 
     def close(self) -> None:
         """Close the channel; what is under way is cancelled."""
+        self._is_closed = True
         self._channel.close()
-
-    def error_from_rpc(self, error: Any) -> WorldStreamError:
-        """Turn a gRPC status into the exception that it stands for; the code word in its text goes first."""
-        return error_from_status(error.code(), error.details() or "", self._url)
-
-
-def error_from_status(status: grpc.StatusCode, details: str, url: str) -> WorldStreamError:
-    """The exception that a status and its text stand for, when the server is at `url`."""
-    named = error_from_message(details)
-    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ResponseTimeoutError(f"UNAVAILABLE: no response in time ({details})")
-    # A connection's own text may hold such a word too ("last error: INTERNAL: ..."); no model failed then.
-    is_own_text = isinstance(named, (TritonError, InternalError, CancelledError))
-    if status is grpc.StatusCode.UNAVAILABLE and any(words in details for words in _NO_SERVER):
-        return UnavailableError(
-            f"UNAVAILABLE: no server at {url}; start one with `make serve`; "
-            "wanted HOST:PORT of its gRPC endpoint, without http://"
-        )
-    if status is grpc.StatusCode.UNAVAILABLE and is_own_text:
-        return UnavailableError(f"UNAVAILABLE: {details}")
-    if status is grpc.StatusCode.CANCELLED and isinstance(named, TritonError):
-        return CancelledError(f"CANCELLED: {details}")
-    return named

@@ -3,6 +3,7 @@
 A shell (`session.Session`, and others after it) sends what this gives, and gives it what arrives.
 """
 
+import uuid
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -10,22 +11,26 @@ from typing import Any
 from worldstream.errors import (
     CancelledError,
     InternalError,
+    InvalidInputError,
     SessionNotFoundError,
     TritonError,
     UnavailableError,
     WorldStreamError,
 )
 from worldstream.order import FrameOrder
-from worldstream.picture import Pixels
+from worldstream.picture import Picture
 from worldstream.requests import (
     Controls,
+    Fit,
     Opening,
     SequenceFlags,
     SessionId,
     asking_for_frames,
     build_request,
+    check_session_id,
+    make_opening,
 )
-from worldstream.responses import Event, parse_stream_response
+from worldstream.responses import Event, Pictures, parse_stream_response
 
 # After these a start may or may not have left a session behind; after any other it has not.
 _UNSURE_AFTER = (CancelledError, InternalError, TritonError, UnavailableError)
@@ -39,6 +44,25 @@ class Life(Enum):
     LIVE = auto()
     UNSURE = auto()  # the start broke off: the server may hold it or not
     ENDED = auto()
+
+
+def make_core(
+    picture: Picture | None,
+    session_id: SessionId | None,
+    seed: int | None,
+    translation_scale: float | None,
+    fit: Fit | None,
+    size: tuple[int, int] | None,
+) -> "SessionCore":
+    """Check and load what `WorldClient.session` is given; without an id a random one is made.
+
+    Raises:
+        InvalidInputError: if an argument cannot be right.
+    """
+    if picture is None and session_id is None:
+        raise InvalidInputError("session_id: wanted one, to go on with a session without a picture")
+    opening = None if picture is None else make_opening(picture, seed, translation_scale, fit, size)
+    return SessionCore(check_session_id(session_id if session_id is not None else uuid.uuid4().hex), opening)
 
 
 class SessionCore:
@@ -55,6 +79,16 @@ class SessionCore:
         self._ending_ids: set[str] = set()
 
     @property
+    def next_frame_index(self) -> int:
+        """The number that follows the last frame received."""
+        return self._order.next_frame
+
+    @property
+    def num_frames_lost(self) -> int:
+        """Frames that the session made and this client never got."""
+        return self._order.num_lost
+
+    @property
     def picture_to_decode(self) -> bytes | None:
         """The encoded picture that `preprocess` has to decode before the start; None where there is none.
 
@@ -66,10 +100,16 @@ class SessionCore:
         picture = self._opening.picture
         return picture if isinstance(picture, bytes) else None
 
-    def take_decoded(self, pixels: Pixels) -> None:
-        """Start from these pixels [H, W, 3], which the encoded picture holds."""
+    def take_decoded(self, pictures: Pictures) -> None:
+        """Start from the pixels that the encoded picture holds.
+
+        Raises:
+            InvalidInputError: if it holds several pictures.
+        """
         assert self._opening is not None, "only an opening has a picture"
-        self._opening = replace(self._opening, picture=pixels)
+        if len(pictures.pixels) != 1:
+            raise InvalidInputError(f"picture: a session starts from one, this holds {len(pictures.pixels)}")
+        self._opening = replace(self._opening, picture=pictures.pixels[0])
 
     def next_request(self, controls: Controls, is_end: bool = False) -> Any:
         """Build the request that asks for more frames; the first one also starts the session.
@@ -110,7 +150,10 @@ class SessionCore:
         return event
 
     def stream_broke(self) -> None:
-        """Note that the stream is gone: frames under way are lost, and so is the word on a pending start or end."""
+        """Note that the stream is gone: frames under way are lost, and so is the word on a pending start or end.
+
+        Until the next one somebody else may go on with the session.
+        """
         self._order.lose_track()
         if self.life is Life.STARTING:
             self.life = Life.UNSURE

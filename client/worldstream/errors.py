@@ -58,9 +58,21 @@ class CancelledError(WorldStreamError):
 
 
 class UnavailableError(WorldStreamError):
-    """The server cannot be reached, has gone away, or cannot serve now."""
+    """The server cannot be reached, has gone away, or cannot serve now.
+
+    `frames_received` counts the frames that had come for the request before. Whether the server made more is not known;
+    the session's next request goes on where the server stands.
+    """
 
     code = "UNAVAILABLE"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.frames_received = 0
+
+
+class ConnectionLostError(UnavailableError):
+    """The connection broke while a request was under way; the session may live on until it expires."""
 
 
 class ResponseTimeoutError(UnavailableError, TimeoutError):

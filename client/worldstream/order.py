@@ -15,7 +15,9 @@ class FrameOrder:
     def __init__(self, is_from_start: bool) -> None:
         """Begin at frame 0 of chunk 0, or, for a session that others began, wherever the first batch stands."""
         self._is_exact = is_from_start
-        self._next_frame = 0
+        self._is_first_known = is_from_start
+        self.num_lost = 0  # frames that the session made and this client never got
+        self.next_frame = 0
         self._next_chunk = 0
         self._next_part = 0
         self._num_parts = 0
@@ -40,7 +42,7 @@ class FrameOrder:
         self._check_part(batch)
         self._check_frames(batch)
         self._is_exact = True
-        self._next_frame += len(batch.frame_index)
+        self.next_frame += len(batch.frame_index)
         is_chunk_done = batch.part_index == batch.num_parts - 1
         self._next_chunk = batch.chunk_index + 1 if is_chunk_done else batch.chunk_index
         self._next_part = 0 if is_chunk_done else batch.part_index + 1
@@ -62,9 +64,11 @@ class FrameOrder:
 
     def _check_frames(self, batch: Batch) -> None:
         first = int(batch.frame_index[0])
-        if not self._is_exact and first > self._next_frame:
-            self._next_frame = first
-        wanted = np.arange(self._next_frame, self._next_frame + len(batch.frame_index))
+        if not self._is_exact and first > self.next_frame:
+            self.num_lost += first - self.next_frame if self._is_first_known else 0
+            self.next_frame = first
+        self._is_first_known = True
+        wanted = np.arange(self.next_frame, self.next_frame + len(batch.frame_index))
         if not np.array_equal(batch.frame_index, wanted):
             raise ProtocolError(f"frame_index: wanted {_span(wanted)}, got {_span(batch.frame_index)}")
 

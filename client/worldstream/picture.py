@@ -45,6 +45,20 @@ def load_picture(picture: Picture) -> bytes | Pixels:
     raise InvalidInputError(f"picture: wanted a path, bytes, an array or a PIL image, got {type(picture).__name__}")
 
 
+def encode_picture(picture: Picture) -> bytes:
+    """Bytes that the server's `image` takes: those given, or pixels as PNG.
+
+    Raises:
+        InvalidInputError: as `load_picture`.
+    """
+    loaded = load_picture(picture)
+    if isinstance(loaded, bytes):
+        return loaded
+    png = io.BytesIO()
+    Image.fromarray(loaded).save(png, format="PNG")
+    return png.getvalue()
+
+
 def read_picture(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file, whatever it holds.
 

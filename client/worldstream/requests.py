@@ -62,6 +62,10 @@ class Controls:
     event_id: int | None = None
 
 
+# What whoever steers may answer with: actions, or controls as they are.
+Steering: TypeAlias = str | Sequence[str] | Controls
+
+
 @dataclass(frozen=True)
 class SequenceFlags:
     """A request's place in its session: Triton's own sequence fields."""
@@ -130,6 +134,11 @@ def make_controls(
     )
 
 
+def controls_from(steering: Steering) -> Controls:
+    """The answer of whoever steers as a request's controls."""
+    return steering if isinstance(steering, Controls) else make_controls(actions=steering)
+
+
 def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Controls:
     """Fill what a request leaves open from its session's settings; a session's prompt goes out with its start only."""
     return replace(
@@ -138,6 +147,18 @@ def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Con
         num_steps=controls.num_steps if controls.num_steps is not None else defaults.num_steps,
         prompt=defaults.prompt if controls.prompt is None and is_start else controls.prompt,
     )
+
+
+def make_defaults(intrinsics: npt.ArrayLike | None, prompt: str | None, num_steps: int | None) -> Controls:
+    """Check and convert what fills a session's requests where they leave it open.
+
+    Raises:
+        InvalidInputError: if a value cannot be right, or there are several rows of intrinsics.
+    """
+    defaults = make_controls(intrinsics=intrinsics, prompt=prompt, num_steps=num_steps)
+    if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
+        raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
+    return defaults
 
 
 def asking_for_frames(controls: Controls) -> Controls:

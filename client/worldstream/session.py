@@ -6,45 +6,38 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
-from weakref import WeakValueDictionary
 
 import numpy.typing as npt
 
 from worldstream.batch import Batch, Frame
 from worldstream.connection import Connection
 from worldstream.core import Life, SessionCore
-from worldstream.errors import CancelledError, InvalidInputError, ProtocolError, SessionNotFoundError, WorldStreamError
-from worldstream.requests import Controls, SessionId, make_controls, with_defaults
-from worldstream.responses import Event
+from worldstream.errors import CancelledError, SessionNotFoundError, WorldStreamError
+from worldstream.exchange import Exchange, Slot
+from worldstream.requests import Controls, SessionId, Steering, controls_from, make_controls, with_defaults
 from worldstream.stream import Stream
 
 P = ParamSpec("P")
+# How long to wait for the word on a session's end when something has failed already.
+PARTING_S = 5.0
 
 
 class Replies(Iterator[Batch]):
     """The batches that answer one request, in order. It may be dropped before its end; its frames are dropped then."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: "Session", slot: Slot) -> None:
         self._session = session
-        self._events: deque[Event] = deque()
-        self._is_done = False
+        self._slot = slot
 
     def __next__(self) -> Batch:
         """Return the next batch; raise the request's error, if it had one, once."""
         while True:
-            while not self._events:
-                if self._is_done:
-                    raise StopIteration
-                self._session._pump()
-            event = self._events.popleft()
-            if event.error is not None:
-                raise event.error
-            if event.batch is not None:
-                return event.batch
-
-    def _deliver(self, event: Event) -> None:
-        self._events.append(event)
-        self._is_done = self._is_done or event.is_final
+            batch = self._slot.take()
+            if batch is not None:
+                return batch
+            if self._slot.is_done:
+                raise StopIteration
+            self._session._pump()
 
 
 def frames_of(batches: Iterator[Batch]) -> Iterator[Frame]:
@@ -79,13 +72,23 @@ class Session:
         self._core = core
         self._defaults = defaults
         self._stream: Stream | None = None
-        self._pending: dict[str, None] = {}  # ids of requests without their final response, oldest first
-        self._replies: WeakValueDictionary[str, Replies] = WeakValueDictionary()
+        self._exchange = Exchange()
+        self._timeout_s = connection.endpoint.timeout_s
 
     @property
     def session_id(self) -> SessionId | None:
         """The id that the server knows this session by; None for a session of one request."""
         return self._core.session_id
+
+    @property
+    def next_frame_index(self) -> int:
+        """The number that follows the last frame received; `frame_index` of what comes next, if none gets lost."""
+        return self._core.next_frame_index
+
+    @property
+    def num_frames_lost(self) -> int:
+        """Frames that the server made and this client never got: a broken connection or a cancel took them."""
+        return self._core.num_frames_lost
 
     def generate(
         self,
@@ -122,14 +125,37 @@ class Session:
 
     def ask(self, controls: Controls, is_end: bool = False) -> Replies:
         """As `generate`, with arguments that `make_controls` has checked already."""
-        self._settle_cancel()
+        self._settle()
         if self._core.life is Life.UNSURE:
             self._tell_end()  # a start that broke off is undone, then sent again
         self._decode_picture()
+        stream = self._open_stream()
         controls = with_defaults(controls, self._defaults, is_start=self._core.life is Life.NEW)
-        return self._send(self._core.next_request(controls, is_end))
+        return self._send(stream, self._core.next_request(controls, is_end))
 
     frames = _frame_by_frame(generate)
+
+    def steer(self, next_steering: Callable[[], Steering | None]) -> Iterator[Batch]:
+        """Go on as somebody steers: ask for keys, then for the frames that they make, until there are no more keys.
+
+        Args:
+            next_steering: called before each request, once all frames of the one before have come. It may take its
+                time, for instance while those are shown. It returns what `generate` takes as `actions`, best one entry
+                for each latent frame of a chunk, or `Controls` made by `requests.make_controls`; None ends.
+        """
+        while (steering := next_steering()) is not None:
+            yield from self.ask(controls_from(steering))
+
+    def reconnect(self) -> None:
+        """Leave the stream and wait for the server, so that the next request goes out over a new one.
+
+        Without it that request does the same by itself. What was under way is given up, and raises CancelledError.
+
+        Raises:
+            UnavailableError: if the server cannot be reached.
+        """
+        self.close()
+        self._connection.ping()
 
     def cancel(self) -> None:
         """Stop all that is under way; the server sees it, and the session goes on from its last whole chunk.
@@ -147,7 +173,7 @@ class Session:
             WorldStreamError: if the server could not be told. That the session is gone already is no error.
         """
         try:
-            self._settle_cancel()
+            self._settle()
             if self._core.life not in (Life.NEW, Life.ENDED):
                 self._tell_end()
         finally:
@@ -157,11 +183,11 @@ class Session:
         """Leave the stream without ending the session: its id may be used to go on with it."""
         if self._stream is None:
             return
-        if self._pending:
+        if not self._exchange.is_idle:
             self._fail(CancelledError("CANCELLED: this client closed the session"))
         else:
             self._stream.close()
-            self._stream = None
+            self._leave_stream()
 
     def __enter__(self) -> "Session":
         return self
@@ -171,72 +197,60 @@ class Session:
             self.end()
             return
         self.cancel()
+        self._timeout_s = min(self._timeout_s, PARTING_S)
         with contextlib.suppress(WorldStreamError):  # what went wrong first is what the caller has to see
             self.end()
 
-    def _send(self, request: Any) -> Replies:
+    def _open_stream(self) -> Stream:
         if self._stream is None:
+            self._connection.reach()
             self._stream = Stream(self._connection, self._metadata())
-        replies = Replies(self)
-        self._pending[request.id] = None
-        self._replies[request.id] = replies
-        self._stream.send(request)
+        return self._stream
+
+    def _send(self, stream: Stream, request: Any) -> Replies:
+        replies = Replies(self, self._exchange.open(request.id))
+        stream.send(request)
         return replies
 
     def _metadata(self) -> list[tuple[str, str]]:
         # Proxies keep a session on its server by this.
         return [] if self.session_id is None else [("x-session-id", str(self.session_id))]
 
-    def _pump(self) -> Event:
+    def _pump(self) -> None:
         """Take one response and hand it to the request that it answers; a broken stream answers all of them."""
-        assert self._stream is not None, "only a pending request is waited for, and it has a stream"
+        assert self._stream is not None, "only a request under way is waited for, and it has a stream"
         try:
-            event = self._core.receive(self._stream.receive(self._connection.timeout_s))
-            self._dispatch(event)
+            self._exchange.deliver(self._core.receive(self._stream.receive(self._timeout_s)))
         except WorldStreamError as error:
             self._fail(error)
-            return Event("", None, error, is_final=True)
-        return event
-
-    def _dispatch(self, event: Event) -> None:
-        request_id = event.request_id
-        if request_id not in self._pending:
-            if event.error is None or not self._pending:
-                raise ProtocolError(f"response: its id {request_id!r} belongs to no request under way")
-            request_id = next(iter(self._pending))  # an error without an id is the oldest request's
-        if event.is_final:
-            del self._pending[request_id]
-        replies = self._replies.get(request_id)
-        if replies is not None:
-            replies._deliver(event)
 
     def _fail(self, error: WorldStreamError) -> None:
         """Give up the stream, and end all that is under way with this error."""
         assert self._stream is not None
         self._stream.cancel()
+        self._leave_stream()
+        self._exchange.fail(error)
+
+    def _leave_stream(self) -> None:
         self._stream = None
         self._core.stream_broke()
-        for request_id in self._pending:
-            replies = self._replies.get(request_id)
-            if replies is not None:
-                replies._deliver(Event(request_id, None, error, is_final=True))
-        self._pending.clear()
 
-    def _settle_cancel(self) -> None:
-        if self._stream is not None and self._stream.is_cancelled:
+    def _settle(self) -> None:
+        """Part from a stream that can carry nothing any more."""
+        if self._stream is None:
+            return
+        if self._stream.is_cancelled:
             self._fail(CancelledError("CANCELLED: this client cancelled the request"))
+        elif self._stream.has_ended and self._exchange.is_idle:
+            self._leave_stream()
 
     def _decode_picture(self) -> None:
         encoded = self._core.picture_to_decode
-        if encoded is None:
-            return
-        pixels = self._connection.preprocess([encoded]).pixels
-        if len(pixels) != 1:
-            raise InvalidInputError(f"picture: a session starts from one, this holds {len(pixels)}")
-        self._core.take_decoded(pixels[0])
+        if encoded is not None:
+            self._core.take_decoded(self._connection.preprocess([encoded]))
 
     def _tell_end(self) -> None:
         if self._core.session_id is None:
             return
         with contextlib.suppress(SessionNotFoundError):
-            deque(self._send(self._core.end_request()), maxlen=0)
+            deque(self._send(self._open_stream(), self._core.end_request()), maxlen=0)

@@ -13,7 +13,14 @@ from typing import Any
 import grpc
 
 from worldstream.connection import Connection
-from worldstream.errors import CancelledError, ResponseTimeoutError, UnavailableError, WorldStreamError
+from worldstream.endpoint import CLOSED
+from worldstream.errors import (
+    CancelledError,
+    ConnectionLostError,
+    ResponseTimeoutError,
+    UnavailableError,
+    WorldStreamError,
+)
 
 # Few, so that a slow reader holds the server's stream back and not this process's memory.
 _NUM_READ_AHEAD = 4
@@ -29,10 +36,11 @@ class Stream:
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         self._inbox: Queue[Any] = Queue(maxsize=_NUM_READ_AHEAD)
         self._is_cancelled = threading.Event()
+        self._has_ended = threading.Event()
         try:
             self._call = connection.stub.ModelStreamInfer(iter(self._outbox.get, None), metadata=tuple(metadata))
         except ValueError as error:  # grpc's word for a closed channel
-            raise UnavailableError("UNAVAILABLE: this client is closed") from error
+            raise UnavailableError(CLOSED) from error
         self._reader = threading.Thread(target=self._read, name="worldstream-reader", daemon=True)
         self._reader.start()
 
@@ -40,6 +48,11 @@ class Stream:
     def is_cancelled(self) -> bool:
         """Whether the call was broken off from this side."""
         return self._is_cancelled.is_set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other side has ended it, so that nothing sent any more is answered."""
+        return self._has_ended.is_set()
 
     def send(self, request: Any) -> None:
         """Hand a request to the connection; returns at once."""
@@ -51,7 +64,7 @@ class Stream:
         Raises:
             ResponseTimeoutError: if none came in time; the stream is cancelled then.
             CancelledError: if `cancel` was called.
-            WorldStreamError: if the connection broke, as `Connection.error_from_rpc` says.
+            WorldStreamError: if the connection broke, as `Connection.error_of_broken_stream` says.
         """
         try:
             item = None if self._is_cancelled.is_set() else self._inbox.get(timeout=timeout_s)
@@ -80,12 +93,19 @@ class Stream:
             self.cancel()
 
     def _read(self) -> None:
+        """Post each response, then why there are no more; whatever goes wrong here reaches `receive`."""
         try:
             for response in self._call:
+                self._connection.has_answered = True
                 self._post(response)
-            self._post(UnavailableError("UNAVAILABLE: the server closed the stream"))
+            reason: WorldStreamError = ConnectionLostError("UNAVAILABLE: the server closed the stream")
         except grpc.RpcError as error:
-            self._post(self._connection.error_from_rpc(error))
+            reason = self._connection.error_of_broken_stream(error)
+        except Exception as error:
+            reason = UnavailableError(f"UNAVAILABLE: the stream's reader failed ({type(error).__name__}: {error})")
+            reason.__cause__ = error
+        self._has_ended.set()
+        self._post(reason)
 
     def _post(self, item: Any) -> None:
         while not self._is_cancelled.is_set():

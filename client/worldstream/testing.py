@@ -60,18 +60,22 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     url: str = ""
 
     def __enter__(self) -> "FakeServer":
-        unlimited = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
-        self._server = grpc.server(ThreadPoolExecutor(8), options=unlimited)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        self.url = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
+        self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
+    def start(self) -> None:
+        """Listen; after a `stop` on the same port as before, with the same sessions."""
+        unlimited = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
+        self._server = grpc.server(ThreadPoolExecutor(8), options=unlimited)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        self.url = f"127.0.0.1:{self._server.add_insecure_port(self.url or '127.0.0.1:0')}"
+        self._server.start()
+
     def stop(self) -> None:
-        """Break off all connections."""
+        """Break off all connections, and listen no more."""
         self._server.stop(grace=None).wait()
 
     def ServerLive(self, request: Any, context: Any) -> Any:

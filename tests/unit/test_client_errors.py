@@ -5,6 +5,7 @@ import pytest
 from worldstream import (
     BusyError,
     CancelledError,
+    ConnectionLostError,
     InternalError,
     InvalidInputError,
     ResponseTimeoutError,
@@ -16,7 +17,7 @@ from worldstream import (
     UnavailableError,
     WorldStreamError,
 )
-from worldstream.connection import error_from_status
+from worldstream.endpoint import error_from_status
 from worldstream.errors import error_from_message
 
 
@@ -87,8 +88,9 @@ def test_what_triton_says_without_a_code_word_has_its_exception_too(message, kin
 @pytest.mark.parametrize(
     ("code", "details", "kind"),
     [
-        (grpc.StatusCode.UNAVAILABLE, "last error: INTERNAL: connection reset", UnavailableError),
-        (grpc.StatusCode.UNAVAILABLE, "Socket closed", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "last error: INTERNAL: connection reset", ConnectionLostError),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", ConnectionLostError),
+        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: ...", UnavailableError),
         (grpc.StatusCode.UNAVAILABLE, "BUSY: preprocess: 8 wait", BusyError),
         (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", BusyError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ResponseTimeoutError),

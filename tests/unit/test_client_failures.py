@@ -136,7 +136,7 @@ def test_a_server_that_goes_away_is_unavailable(server, client):
 
 
 def test_no_server_is_unavailable():
-    with WorldClient("127.0.0.1:1", timeout_s=5) as client:
+    with WorldClient("127.0.0.1:1", timeout_s=5, reconnect_s=0) as client:
         with pytest.raises(UnavailableError) as streamed:
             next(client.session(PIXELS).generate())
         with pytest.raises(UnavailableError) as called:
@@ -155,7 +155,7 @@ def test_a_port_that_speaks_http_only_is_no_server():
         thread = threading.Thread(target=page.serve_forever)
         thread.start()
         with (
-            WorldClient(f"127.0.0.1:{page.server_port}", timeout_s=5) as client,
+            WorldClient(f"127.0.0.1:{page.server_port}", timeout_s=5, reconnect_s=0) as client,
             pytest.raises(UnavailableError, match=r"no server at .*; wanted HOST:PORT of its gRPC endpoint"),
         ):
             client.info()
