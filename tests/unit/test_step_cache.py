@@ -1,11 +1,16 @@
 """The step cache on our blocks: what it skips, what it never touches, and that no state crosses chunks or sessions."""
 
+import threading
+
 import numpy as np
 import pytest
+from worldmodel.engine import Engine
 from worldmodel.errors import CancelledError, InvalidInputError
+from worldmodel.serving import ServingConfig
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Controls
 
+from tests.unit.engines import ask, start
 from tests.unit.worlds import TINY, accelerated_world, picture
 
 
@@ -126,6 +131,41 @@ def test_interleaved_sessions_equal_solo_runs_with_the_cache_on(mounted):
             parts[i].append(chunk.frames.numpy())
     for wanted, got in zip(solo, parts, strict=True):
         assert np.array_equal(np.concatenate(got), wanted)
+
+
+def test_clients_on_many_threads_get_what_each_gets_alone(plain):
+    # The library is bound to one thread: two at once gave wrong frames and broke the model for good, without an error.
+    world = accelerated_world(step_cache="off")
+    engine = Engine(lambda: world, ServingConfig(max_requests=100), lambda stats: None)
+    engine.start()
+    used, replies = set(), {}
+    inner = world.step_cache.step
+
+    def step(*inputs):
+        used.add(threading.get_ident())
+        return inner(*inputs)
+
+    def wish(number):
+        return {"seed": number, "step_cache": StepCacheSettings(("1011", "1101", "1111", "off")[number % 4])}
+
+    def client(number):
+        replies[number] = ask(engine, start(f"s{number}", 3, **wish(number)))
+
+    world.step_cache.step = step
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    frames = {number: reply.frames() for number, reply in replies.items()}
+    solo = {number: ask(engine, start(None, 3, **wish(number))).frames() for number in frames}
+    engine.close()
+    for number in frames:
+        assert np.array_equal(frames[number], solo[number]), number
+    session = plain.start(picture(), seed=3)
+    assert np.array_equal(frames[3][:9], plain.next_chunk(session, Controls(), lambda: None).frames.numpy())
+    assert len(used) == 1
+    assert len(world.transformer.blocks) == 3
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
