@@ -38,6 +38,17 @@ class Rate(str, Enum):
     frame = "frame"
 
 
+class PoseConvention(str, Enum):
+    """What a file's poses are written in."""
+
+    opencv = "opencv"
+    opengl = "opengl"
+    blender = "blender"
+    nerf = "nerf"
+    unreal = "unreal"
+    colmap = "colmap"
+
+
 class Fit(str, Enum):
     """How the picture is brought to the model's size."""
 
@@ -50,7 +61,11 @@ _Picture: TypeAlias = Annotated[
 ]
 _Output: TypeAlias = Annotated[Path, typer.Option("-o", "--output", help="The MP4 to write.")]
 _Path: TypeAlias = Annotated[
-    str | None, typer.Option(help="walk, pan, orbit, stand, or a .npy file of poses [N, 4, 4]; default walk.")
+    str | None,
+    typer.Option(
+        # A backslash keeps rich from reading the brackets as its own markup.
+        help="walk, pan, orbit, stand, or a file of poses (.npy \\[N, 4, 4], COLMAP's images.txt); default walk."
+    ),
 ]
 _Actions: TypeAlias = Annotated[
     str | None,
@@ -66,6 +81,10 @@ _IntrinsicsSize: TypeAlias = Annotated[
     typer.Option(help="Size of the picture that the intrinsics were made for, 832x480; default the sent picture's."),
 ]
 _Rate: TypeAlias = Annotated[Rate, typer.Option(help="Whether files hold one pose a latent frame or one a frame.")]
+_PoseConvention: TypeAlias = Annotated[
+    PoseConvention,
+    typer.Option(help="What a file's poses are written in; colmap also reads images.txt. See the README's picture."),
+]
 _Scale: TypeAlias = Annotated[
     str | None, typer.Option(help="Your units in one of the model's, or auto: the longest step of a pose file.")
 ]
@@ -120,6 +139,7 @@ def generate(
     intrinsics: _Intrinsics = None,
     intrinsics_size: _IntrinsicsSize = None,
     pose_rate: _Rate = Rate.latent,
+    pose_convention: _PoseConvention = PoseConvention.opencv,
     translation_scale: _Scale = None,
     fit: _Fit = None,
     size: _Size = None,
@@ -139,7 +159,7 @@ def generate(
             raise InvalidInputError(f"--output: wanted a name that ends in .mp4, got {output.name}")
         encoded = read_picture(picture)
         length = client.chunk_latent_frames()
-        steering = choose_steering(path, actions, pose_rate.value, chunks, length)
+        steering = choose_steering(path, actions, pose_rate.value, chunks, length, pose_convention.value)
         session = client.session(
             encoded,
             prompt=prompt,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worldstream.chunks import FRAMES_PER_LATENT
+from worldstream.conventions import Convention, read_colmap_images, to_opencv
 from worldstream.errors import InvalidInputError
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -51,19 +52,27 @@ def orbit(num: int, radius: float, deg_per_frame: float) -> Float32:
     return _path(yaw_deg, np.zeros(num), centre - radius * _forward(yaw_deg))
 
 
-def load_poses(path: str | os.PathLike[str], rate: PoseRate = "latent") -> Float32:
-    """Read a path from a .npy file of shape [N, 4, 4].
+def load_poses(path: str | os.PathLike[str], rate: PoseRate = "latent", convention: Convention = "opencv") -> Float64:
+    """Read a path from a .npy file of shape [N, 4, 4], or from COLMAP's images.txt (in the order of the names).
 
     Args:
         path: the file.
         rate: "latent" when it holds one pose a latent frame; "frame" when it holds one a frame, of which every fourth
             is taken.
+        convention: what its poses are written in, as `conventions.to_opencv` has it.
+
+    Returns:
+        [T, 4, 4] with OpenCV's axes; float64, so that `conventions.seen_from_first` can come before float32.
 
     Raises:
-        InvalidInputError: if the file cannot be read or does not hold finite numbers of that shape.
+        InvalidInputError: if the file cannot be read or does not hold poses, naming the first that is none.
     """
-    poses = _load(path, (4, 4))
-    return poses[:: _stride(rate)]
+    is_text = convention == "colmap" and Path(path).suffix != ".npy"
+    poses = read_colmap_images(path)[0] if is_text else _load(path, (4, 4))
+    try:
+        return to_opencv(poses, convention)[:: _stride(rate)]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{Path(path).name}: {error}") from error
 
 
 def load_intrinsics(path: str | os.PathLike[str], rate: PoseRate = "latent") -> Float32:
@@ -76,7 +85,7 @@ def load_intrinsics(path: str | os.PathLike[str], rate: PoseRate = "latent") -> 
         InvalidInputError: if the file cannot be read or does not hold finite numbers of that shape.
     """
     intrinsics = _load(path, (4,))
-    return intrinsics[:: _stride(rate)]
+    return intrinsics[:: _stride(rate)].astype(np.float32)
 
 
 def longest_step(cam_to_world: npt.NDArray[np.floating[Any]]) -> float:
@@ -106,25 +115,30 @@ def actions_from_text(text: str) -> list[str]:
     """Read key presses, one entry a latent frame.
 
     "wwl." is four latent frames of one key each, "." standing still; "w[wl]l" presses w and l together in the second.
-    With commas, each part between them is one latent frame: "w,wl,,l". Keys: w a s d move, i j k l look. Spaces mean
-    nothing.
+    With commas, each part between them is one latent frame: "w,wl,,l". Keys: w a s d move, i j k l look, in lower case.
+    Spaces mean nothing.
 
     Raises:
-        InvalidInputError: naming the first key that does not exist.
+        InvalidInputError: naming the first key that does not exist, or comes twice in an entry, and its latent frame.
     """
     text = "".join(text.split())
     if "," in text:
-        return [_checked_keys(part) for part in text.split(",")]
-    entries = re.findall(r"\[[^\[\]]*\]|.", text)
-    return [_checked_keys(entry[1:-1] if len(entry) > 1 else entry) for entry in entries]
+        entries = text.split(",")
+    else:
+        entries = [part[1:-1] if len(part) > 1 else part for part in re.findall(r"\[[^\[\]]*\]|.", text)]
+    return [_checked_keys(frame, keys) for frame, keys in enumerate(entries)]
 
 
-def _checked_keys(keys: str) -> str:
+def _checked_keys(frame: int, keys: str) -> str:
     if keys == STAND:
         return ""
     for key in keys:
         if key not in KEYS:
-            raise InvalidInputError(f"actions: {key!r} is no key; w a s d move, i j k l look, . stands still")
+            raise InvalidInputError(
+                f"actions: frame {frame}: {key!r} is no key; w a s d move, i j k l look, . stands still"
+            )
+        if keys.count(key) > 1:
+            raise InvalidInputError(f"actions: frame {frame}: {key!r} comes twice in one latent frame")
     return keys
 
 
@@ -140,7 +154,7 @@ def _stride(rate: PoseRate) -> int:
     return FRAMES_PER_LATENT if rate == "frame" else 1
 
 
-def _load(path: str | os.PathLike[str], row_shape: tuple[int, ...]) -> Float32:
+def _load(path: str | os.PathLike[str], row_shape: tuple[int, ...]) -> Float64:
     name = Path(path).name
     try:
         array = np.load(path, allow_pickle=False)
@@ -151,7 +165,7 @@ def _load(path: str | os.PathLike[str], row_shape: tuple[int, ...]) -> Float32:
     return _checked_rows(name, array, row_shape)
 
 
-def _checked_rows(name: str, array: Any, row_shape: tuple[int, ...]) -> Float32:
+def _checked_rows(name: str, array: Any, row_shape: tuple[int, ...]) -> Float64:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
         raise InvalidInputError(f"{name}: wanted a .npy file of numbers")
     rows = array[np.newaxis] if array.shape == row_shape else array
@@ -161,7 +175,7 @@ def _checked_rows(name: str, array: Any, row_shape: tuple[int, ...]) -> Float32:
         raise InvalidInputError(
             f"{name}: row {int(np.argwhere(~np.isfinite(rows))[0][0])} holds a number that is not finite"
         )
-    return rows.astype(np.float32)
+    return rows.astype(np.float64)
 
 
 def _forward(yaw_deg: npt.NDArray[np.floating[Any]]) -> Float64:

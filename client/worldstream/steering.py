@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from worldstream import paths
+from worldstream import conventions, paths
 from worldstream.errors import InvalidInputError
 from worldstream.plan import chunks_that_fit
 
@@ -34,35 +34,46 @@ class Steering:
 
 
 def choose_steering(
-    path: str | None, actions: str | None, rate: paths.PoseRate, chunks: int | None, chunk_latent_frames: int
+    path: str | None,
+    actions: str | None,
+    rate: paths.PoseRate,
+    chunks: int | None,
+    chunk_latent_frames: int,
+    convention: conventions.Convention = "opencv",
 ) -> Steering:
     """Decide how the camera moves.
 
     Args:
-        path: the name of a made path, or a .npy file of poses; default a walk where there are no actions.
+        path: the name of a made path, or a file of poses (.npy, or COLMAP's images.txt); default a walk where there are
+            no actions.
         actions: text for `paths.actions_from_text`.
         rate: what a file of poses holds one of.
         chunks: the film's length; default what the file or the actions fill.
         chunk_latent_frames: c.
+        convention: what a file's poses are written in.
 
     Raises:
         InvalidInputError: if both a path and actions are given, or one of them cannot be used.
     """
     if chunks is not None and chunks < 1:
         raise InvalidInputError(f"--chunks: wanted 1 or more, got {chunks}")
+    make_path = _MADE_PATHS.get(path or "walk")
+    if convention != "opencv" and make_path is not None:
+        raise InvalidInputError("--pose-convention: is for a file of poses, and --path names none")
     if actions is not None:
         if path is not None:
             raise InvalidInputError("--path, --actions: one of them steers, both came")
         keys = paths.actions_from_text(actions)
         return Steering(chunks or -(-len(keys) // chunk_latent_frames), actions=keys)
-    make_path = _MADE_PATHS.get(path or "walk")
     if make_path is not None:
         num_chunks = chunks or MADE_PATH_CHUNKS
         return Steering(num_chunks, make_path(num_chunks * chunk_latent_frames))
     file = Path(str(path))
     if file.suffix != ".npy" and not file.is_file():
         raise InvalidInputError(f"--path: wanted walk, pan, orbit, stand or a .npy file, got {path}")
-    return _steering_from_file(file, rate, chunks, chunk_latent_frames)
+    if file.name == "images.txt" and convention != "colmap":
+        raise InvalidInputError(f"--pose-convention: wanted colmap, whose file images.txt is, got {convention}")
+    return _steering_from_file(file, rate, chunks, chunk_latent_frames, convention)
 
 
 def intrinsics_rows(
@@ -117,8 +128,14 @@ def parse_size(option: str, text: str) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def _steering_from_file(file: Path, rate: paths.PoseRate, chunks: int | None, chunk_latent_frames: int) -> Steering:
-    poses = paths.load_poses(file, rate)
+def _steering_from_file(
+    file: Path,
+    rate: paths.PoseRate,
+    chunks: int | None,
+    chunk_latent_frames: int,
+    convention: conventions.Convention,
+) -> Steering:
+    poses = conventions.seen_from_first(paths.load_poses(file, rate, convention))
     num_held = chunks_that_fit(len(poses), chunk_latent_frames, file.name)
     note = ""
     if chunks is not None and chunks > num_held:
@@ -126,4 +143,7 @@ def _steering_from_file(file: Path, rate: paths.PoseRate, chunks: int | None, ch
             f"{file.name} holds {len(poses)} poses, {chunks} chunks need {chunks * chunk_latent_frames}; "
             f"the film ends after {num_held} chunks"
         )
-    return Steering(min(chunks or num_held, num_held), poses, is_from_file=True, note=note)
+    advice = conventions.advice(poses)
+    if advice:
+        note = f"{note}; {advice} (--pose-convention)" if note else f"{file.name}: {advice} (--pose-convention)"
+    return Steering(min(chunks or num_held, num_held), poses.astype(np.float32), is_from_file=True, note=note)

@@ -126,6 +126,61 @@ def test_a_file_of_poses_and_intrinsics_steers(server, picture):
     assert start_of(server).inputs["intrinsics"][:4] == [250, 250, 208, 120]  # the picture is 416x240
 
 
+@pytest.mark.parametrize("convention", ["opengl", "nerf", "blender"])
+def test_poses_of_another_convention_are_converted(server, picture, convention):
+    poses = np.tile(np.eye(4), (3, 1, 1))
+    poses[:, :3, 3] = [(9, 0, -2), (9, 0, -3), (9, 0, -4)]  # looks and goes along its -z
+    np.save(picture.with_name("poses.npy"), poses)
+
+    result, _ = generate(
+        server, picture, "--path", str(picture.with_name("poses.npy")), "--pose-convention", convention
+    )
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    sent = np.reshape(start_of(server).inputs["cam_to_world"], (3, 4, 4))
+    assert sent[:, :3, 3].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
+    assert (sent[:, :3, :3] == np.eye(3)).all()
+
+
+def test_colmaps_own_file_steers(server, picture):
+    lines = [f"{i} 1 0 0 0 5 0 {-i} 1 frame_{i}.png\n\n" for i in range(3)]
+    picture.with_name("images.txt").write_text("# IMAGE_ID, QW, ...\n" + "".join(lines))
+
+    path = ("--path", str(picture.with_name("images.txt")))
+    result, _ = generate(server, picture, *path, "--pose-convention", "colmap")
+    without, _ = generate(server, picture, *path)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    sent = np.reshape(start_of(server).inputs["cam_to_world"], (3, 4, 4))
+    assert sent[:, :3, 3].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
+    assert without.exit_code == 1
+    assert without.stderr == "error: --pose-convention: wanted colmap, whose file images.txt is, got opencv\n"
+
+
+def test_a_path_that_goes_backwards_is_made_but_doubted(server, picture):
+    poses = np.tile(np.eye(4), (6, 1, 1))
+    poses[:, 2, 3] = -np.arange(6)
+    np.save(picture.with_name("poses.npy"), poses)
+
+    result, _ = generate(server, picture, "--path", str(picture.with_name("poses.npy")))
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("note: poses.npy: the camera goes backwards nearly all the way; if it should not, ")
+    assert result.stderr.endswith("(--pose-convention)\n")
+
+
+def test_a_file_with_a_bad_pose_is_refused_before_anything_is_sent(server, picture):
+    poses = np.tile(np.eye(4), (3, 1, 1))
+    poses[1, 0, 0] = -1
+    np.save(picture.with_name("poses.npy"), poses)
+
+    result, _ = generate(server, picture, "--path", str(picture.with_name("poses.npy")))
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: poses.npy: pose 1: wanted a rotation ")
+    assert server.seen == []
+
+
 def test_a_file_with_too_few_poses_is_said_and_the_film_ends_there(server, picture):
     np.save(picture.parent / "poses.npy", np.tile(np.eye(4), (7, 1, 1)))
 
@@ -253,12 +308,20 @@ def test_other_settings_reach_the_server(server, picture):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--actions", "wq"], "error: actions: 'q' is no key; w a s d move, i j k l look, . stands still\n"),
+        (["--actions", "wq"], "error: actions: frame 1: 'q' is no key; w a s d move, i j k l look, . stands still\n"),
         (["--actions", "w", "--path", "walk"], "error: --path, --actions: one of them steers, both came\n"),
         (["--path", "nowhere.npy"], "error: nowhere.npy: cannot read it: No such file or directory\n"),
         (["--path", "fly"], "error: --path: wanted walk, pan, orbit, stand or a .npy file, got fly\n"),
         (["-o", "film.txt"], "error: --output: wanted a name that ends in .mp4, got film.txt\n"),
         (["--chunks", "0"], "error: --chunks: wanted 1 or more, got 0\n"),
+        (
+            ["--pose-convention", "blender"],
+            "error: --pose-convention: is for a file of poses, and --path names none\n",
+        ),
+        (
+            ["--pose-convention", "unreal", "--actions", "w"],
+            "error: --pose-convention: is for a file of poses, and --path names none\n",
+        ),
         (["--timeout", "0"], "error: timeout_s: wanted more than 0, got 0.0\n"),
     ],
 )

@@ -153,9 +153,18 @@ def test_key_presses_are_read_one_latent_frame_each(text, entries):
     assert paths.actions_from_text(text) == entries
 
 
-@pytest.mark.parametrize(("text", "key"), [("wwx", "x"), ("w,wq", "q"), ("W", "W"), ("[w", r"\["), ("[w.]", r"\.")])
-def test_an_unknown_key_is_named(text, key):
-    with pytest.raises(InvalidInputError, match=f"actions: '{key}' is no key"):
+@pytest.mark.parametrize(
+    ("text", "frame", "key"),
+    [("wwx", 2, "x"), ("w,wq", 1, "q"), ("W", 0, "W"), ("[w", 0, r"\["), ("w[w.]", 1, r"\."), ("w.u", 2, "u")],
+)
+def test_an_unknown_key_is_named_with_its_latent_frame(text, frame, key):
+    with pytest.raises(InvalidInputError, match=f"actions: frame {frame}: '{key}' is no key"):
+        paths.actions_from_text(text)
+
+
+@pytest.mark.parametrize("text", ["w[lwl]", "w,lwl"])
+def test_a_key_that_comes_twice_in_one_latent_frame_is_refused(text):
+    with pytest.raises(InvalidInputError, match="actions: frame 1: 'l' comes twice in one latent frame"):
         paths.actions_from_text(text)
 
 
