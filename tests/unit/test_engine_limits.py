@@ -63,6 +63,42 @@ def test_too_many_requests_of_one_session_are_refused_but_never_its_end(make_eng
     end.frames()
 
 
+def test_cancelled_requests_give_up_their_places_before_their_turn(make_engine):
+    engine, world = make_engine(max_requests_per_session=3, max_requests=5)
+    gate = Gate(world)
+    gate.close()
+    running = ask(engine, start("a", 1))
+    assert gate.reached.wait(WAIT_S)
+    gone = [ask(engine, go_on("a", 2)) for _ in range(2)]
+    other = [ask(engine, start("b", 1)), ask(engine, go_on("b", 1))]
+    for reply in (*gone, other[1]):
+        reply.cancelled.set()
+    kept = ask(engine, go_on("a", 1, wants_receipt=True))  # the session's places were taken: three of three
+    assert all(reply.done.wait(WAIT_S) and isinstance(reply.error, CancelledError) for reply in gone)
+    assert not running.done.is_set()  # it runs: it counts until its next step, cancelled or not
+    more = [ask(engine, go_on("b", 1)), ask(engine, start("c", 1))]  # all places: five of five, one cancelled
+    assert other[1].done.wait(WAIT_S)
+    gate.open.set()
+    [reply.frames() for reply in (running, kept, *more)]
+    assert [batch.chunk for batch in kept.batches] == [(1, -1, 1), (1, 0, 1)]
+    assert [batch.chunk[0] for batch in more[0].batches] == [1]
+
+
+def test_a_cancelled_end_keeps_its_place_and_still_ends(make_engine):
+    engine, world = make_engine(max_requests_per_session=2)
+    gate = Gate(world)
+    gate.close()
+    ask(engine, start("a", 1))
+    assert gate.reached.wait(WAIT_S)
+    end = ask(engine, go_on("a", 1, is_end=True))
+    end.cancelled.set()
+    with pytest.raises(SessionNotFoundError):
+        engine.submit(go_on("a"), Recorder())
+    gate.open.set()
+    assert end.done.wait(WAIT_S)
+    wait_until(lambda: engine.stats().active_sessions == 0)
+
+
 def test_too_many_requests_in_all_are_refused(make_engine):
     engine, world = make_engine(max_requests=2)
     gate = Gate(world)

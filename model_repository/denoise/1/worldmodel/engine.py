@@ -41,7 +41,7 @@ log = logging.getLogger("worldstream")
 SWEEP_S = 0.5  # how often an idle engine looks for expired sessions
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A request on its way, one chunk at a time."""
 
@@ -50,6 +50,16 @@ class Job:
     waiting_since_s: float
     first_chunk: int  # of its session that it steers, if what is ahead of it runs to its end
     chunks_done: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody waits for its answers any more."""
+        return self.delivery.is_lost or self.delivery.reply.is_cancelled()
+
+    @property
+    def is_start_or_end(self) -> bool:
+        """Whether its session begins or ends with it."""
+        return self.request.is_start or self.request.is_end
 
 
 @dataclass
@@ -64,6 +74,9 @@ class _Queues:
         if not lane:
             self.turns.append(session)
         lane.append(job)
+
+    def num_waiting_of(self, session: SessionId) -> int:
+        return len(self.lanes.get(session, ()))
 
     def num_waiting(self) -> int:
         return sum(len(lane) for lane in self.lanes.values())
@@ -132,7 +145,7 @@ class Engine:
         with self._changed:
             self._check_open()
             session = self._admit(request, now)
-            job = Job(request, Delivery(reply), now, self._chunks_before(session))
+            job = Job(request, Delivery(reply, request.encoding), now, self._chunks_before(session))
             if request.wants_receipt and request.num_chunks:
                 self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
             self._queues.put(session, job)
@@ -163,13 +176,12 @@ class Engine:
         if not request.is_start and session is not None:
             self._drop_expired(now_s)
             entry = self._table.find(session, is_bare_end)
-            waiting = len(self._queues.lanes.get(session, ()))
             if not is_bare_end:  # a client that wants to stop is never too much
-                self._check_room(waiting)
+                self._check_room(session)
             entry.is_ending = request.is_end
             entry.is_stopped = is_bare_end
             return session
-        self._check_room(0)
+        self._check_room(None)
         self._drop_expired(now_s)
         if session is None:
             self._num_single += 1
@@ -193,8 +205,14 @@ class Engine:
             frame_px = entry.session.config.sizes[0]
         return Receipt(job.delivery, frame_px, job.first_chunk, len(lane), job.request.event_id)
 
-    def _check_room(self, num_of_session: int) -> None:
-        if num_of_session >= self._serving.max_requests_per_session:
+    def _check_room(self, session: SessionId | None) -> None:
+        """Refuse what would be one too many; those that nobody waits for any more do not count."""
+        if session is not None and self._queues.num_waiting_of(session) >= self._serving.max_requests_per_session:
+            self._drop_cancelled(session)
+        if self._queues.num_waiting() >= self._serving.max_requests:
+            for each in list(self._queues.lanes):
+                self._drop_cancelled(each)
+        if session is not None and self._queues.num_waiting_of(session) >= self._serving.max_requests_per_session:
             raise BusyError(
                 f"request: wanted at most {self._serving.max_requests_per_session} unanswered requests of one session, "
                 "this is one more; wait for an answer"
@@ -202,6 +220,22 @@ class Engine:
         total = self._queues.num_waiting()
         if total >= self._serving.max_requests:
             raise BusyError(f"request: {total} of {self._serving.max_requests} places are taken; try again later")
+
+    def _drop_cancelled(self, session: SessionId) -> None:
+        """Answer the waiting requests of a session that were cancelled, without waiting for their turn.
+
+        Not one that runs, and none that begins or ends its session: their turn does more than answer.
+        """
+        lane = self._queues.lanes[session]
+        running = None if session in self._queues.turns else lane[0]
+        gone = [job for job in lane if job is not running and job.is_lost and not job.is_start_or_end]
+        for job in gone:
+            lane.remove(job)
+            cancelled = CancelledError("request: cancelled by the client; the session is as it was before it")
+            self._emitter.put(Failure(job.delivery, cancelled))
+        if not lane:
+            self._queues.turns.remove(session)
+            del self._queues.lanes[session]
 
     def _check_pictures(self, request: Request) -> None:
         """Pictures wait with their requests until their session is made: outside of the sessions' budget."""
@@ -340,7 +374,7 @@ class Engine:
         self._check_open()
         if entry.is_stopped:
             raise CancelledError("request: its session was ended while it ran or waited")
-        if job.delivery.is_lost or job.delivery.reply.is_cancelled():
+        if job.is_lost:
             left = (
                 "the session was not started" if entry.session is None else "the session is as it was before this chunk"
             )
