@@ -61,10 +61,16 @@ BAD_INPUTS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
         "INVALID_INPUT",
         ("cam_to_world: frame 0", "mirrored", "det = -1.000"),
     ),
-    ({"cam_to_world": TRANSPOSED}, "INVALID_INPUT", ("cam_to_world: frame 0", "bottom row 0 0 0 1, got 1 0 0 1")),
+    (
+        {"cam_to_world": TRANSPOSED},
+        "INVALID_INPUT",
+        ("cam_to_world: frame 0", "bottom row 0 0 0 1, got 1 0 0 1", "transposed"),
+    ),
     ({"cam_to_world": np.zeros((0, 4, 4))}, "INVALID_INPUT", ("cam_to_world: wanted one pose or more, got none",)),
     ({"cam_to_world": walk(1), "actions": ["w"]}, "INVALID_INPUT", ("actions", "cam_to_world", "got both")),
     ({"actions": ["w", "wx"]}, "INVALID_INPUT", ("actions: frame 1", "'x'", "w a s d")),
+    ({"actions": ["W"]}, "INVALID_INPUT", ("actions: frame 0", "'W'", "lower case: w")),
+    ({"actions": ["ww"]}, "INVALID_INPUT", ("actions: frame 0", "'w' comes twice", "one entry a latent frame")),
     ({"actions": []}, "INVALID_INPUT", ("actions: wanted one entry or more, got none",)),
     ({"actions": [b"w", b"\xff"]}, "INVALID_INPUT", ("actions: frame 1", "UTF-8")),
     (
@@ -74,6 +80,11 @@ BAD_INPUTS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ),
     ({"intrinsics": [[0, 100, 80, 48]]}, "INVALID_INPUT", ("intrinsics: row 0", "positive", "got 0, 100")),
     ({"intrinsics": [[100, 100, np.inf, 48]]}, "INVALID_INPUT", ("intrinsics: row 0", "not finite")),
+    (
+        {"intrinsics": [[0.8, 1.2, 0.5, 0.5]]},
+        "INVALID_INPUT",
+        ("intrinsics: row 0", "got 0.8 1.2 0.5 0.5", "normalised"),
+    ),
     (
         {"cam_to_world": walk(3), "intrinsics": [[100, 100, 80, 48]] * 2},
         "INVALID_INPUT",

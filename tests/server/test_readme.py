@@ -37,7 +37,8 @@ def run(server, name, folder):
 
 
 def test_every_way_to_call_it_has_a_snippet():
-    assert set(snippets()) == {"curl", "curl_session", "curl_preprocess", "curl_binary", "python", "cli", "triton"}
+    names = {"curl", "curl_session", "curl_preprocess", "curl_binary", "python", "cli", "triton", "conventions"}
+    assert set(snippets()) == names
 
 
 def test_curl_streams_events(server, tmp_path):
@@ -81,6 +82,10 @@ def test_the_command_line_writes_a_film_and_tells_of_the_server(server, tmp_path
     assert "33 frames" in out
     assert "worldstream_chunks_total" in out
     assert (tmp_path / "orbit.mp4").stat().st_size > 10_000
+
+
+def test_poses_of_blender_are_sent(server, tmp_path):
+    assert run(server, "conventions", tmp_path).splitlines()[0] == "0 (9, 96, 160, 3)"
 
 
 def test_a_plain_triton_client_is_enough(server, tmp_path):
