@@ -309,6 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=12, help="of each comparison (default 12)")
     parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), help="latent frames (default 3 18 45)")
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32"], choices=("float32", "bfloat16"), help="in this process (float32)"
+    )
     parser.add_argument("--no-server", action="store_true", help="only in this process")
     parser.add_argument("--quick", action="store_true", help="at a size that says nothing, to see that it runs")
     options = parser.parse_args(arguments)
@@ -316,13 +319,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = quick_config() if options.quick else LINGBOT_WORLD_MINI
     results: dict[str, dict[str, Any]] = {"here": {}}
     print(f"reuse of the conditioner at {config.name}, window full; times are conditioning and denoising of a chunk")
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in options.dtypes:
         for window in options.windows:
             sized = with_window(config, window)
-            name = f"{str(dtype).removeprefix('torch.')}, window {window}"
+            name = f"{dtype}, window {window}"
             results["here"][name] = {
                 "window_latent_frames": window,
-                **measure_here(sized, dtype, options.rounds),
+                **measure_here(sized, getattr(torch, dtype), options.rounds),
             }
             show(name, results["here"][name])
     if not options.no_server:
