@@ -64,7 +64,7 @@ def nearest(pose):
     return rigid(left @ right, pose[:3, 3].astype(np.float64))
 
 
-def reference(requests, unit):
+def reference(requests, unit, size=CHUNK):
     """Every latent frame's step in model units, [T, 4, 4]."""
     here, client_to_session, history = np.eye(4), None, []
     for request in requests:
@@ -72,10 +72,10 @@ def reference(requests, unit):
             poses = [nearest(pose) for pose in request]
             if client_to_session is None:
                 client_to_session = here @ np.linalg.inv(poses[0])
-            poses += [poses[-1]] * (-len(poses) % CHUNK)
+            poses += [poses[-1]] * (-len(poses) % size)
             history += [client_to_session @ pose for pose in poses]
         else:
-            entries = [""] * CHUNK if request is STILL else [*request, *[""] * (-len(request) % CHUNK)]
+            entries = [""] * size if request is STILL else [*request, *[""] * (-len(request) % size)]
             for keys in entries:
                 here = pressed_reference(here, keys, unit)
                 history.append(here)
@@ -92,7 +92,8 @@ def reference(requests, unit):
 class Driven:
     """A session's camera, asked as a client asks and moved as the world moves it, chunk by chunk."""
 
-    def __init__(self, scale):
+    def __init__(self, scale, size=CHUNK):
+        self.config = EMBEDDED.replace(chunk_latent_frames=size)
         self.state = cam.start_camera(np.array([10.0, 10.0, 8.0, 8.0]), scale)
         self.steps = []
 
@@ -102,22 +103,23 @@ class Driven:
             tensors["cam_to_world"] = request
         elif request is not STILL:
             tensors["actions"] = np.array([keys.encode() for keys in request], dtype=object)
-        asked = parse_request(tensors, Envelope("a"), EMBEDDED, ServingConfig())
+        asked = parse_request(tensors, Envelope("a"), self.config, ServingConfig())
         for chunk in range(asked.num_chunks):
-            self.steps.append(self.move(asked.controls(chunk, CHUNK)))
+            self.steps.append(self.move(asked.controls(chunk, self.config.chunk_latent_frames)))
 
     def move(self, controls):
         is_first = not self.steps
+        still = ("",) * self.config.chunk_latent_frames
         if controls.cam_to_world is not None:
             relative, state = cam.follow_poses(self.state, controls.cam_to_world, is_first)
         else:
-            relative, state = cam.follow_actions(self.state, controls.actions or ("",) * CHUNK, EMBEDDED, is_first)
-        relative, self.state = cam.to_model_units(relative, state, EMBEDDED, controls.clip_step)
+            relative, state = cam.follow_actions(self.state, controls.actions or still, self.config, is_first)
+        relative, self.state = cam.to_model_units(relative, state, self.config, controls.clip_step)
         return relative
 
 
-def drive(requests, scale):
-    driven = Driven(scale)
+def drive(requests, scale, size=CHUNK):
+    driven = Driven(scale, size)
     for request in requests:
         driven.ask(request)
     return np.concatenate(driven.steps), driven.state
@@ -145,11 +147,11 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(requests=REQUESTS, scale=st.sampled_from([1.0, 0.25, 40.0]))
-def test_keys_and_poses_in_any_order_move_as_their_whole_history_says(requests, scale):
-    steps, state = drive(requests, scale)
-    np.testing.assert_allclose(steps, reference(requests, scale), atol=TOLERANCE * max(1, 100 / scale))
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(requests=REQUESTS, scale=st.sampled_from([1.0, 0.25, 40.0]), size=st.sampled_from([1, 3, 4]))
+def test_keys_and_poses_in_any_order_move_as_their_whole_history_says(requests, scale, size):
+    steps, state = drive(requests, scale, size)
+    np.testing.assert_allclose(steps, reference(requests, scale, size), atol=TOLERANCE * max(1, 100 / scale))
     rotation = state.cam_to_origin[:3, :3]
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-14)
 
