@@ -25,10 +25,11 @@ POSE_RATE ?= frame
 INTRINSICS_SIZE ?= 832x480
 # Their unit is arbitrary: auto makes the longest step one unit of the model, as they are meant.
 TRANSLATION_SCALE ?= auto
-export PICTURE POSES POSE_RATE INTRINSICS INTRINSICS_SIZE TRANSLATION_SCALE ACTIONS PROMPT SEED STEPS CHUNKS
+export PICTURE POSES POSE_RATE POSE_CONVENTION INTRINSICS INTRINSICS_SIZE TRANSLATION_SCALE ACTIONS PROMPT SEED STEPS CHUNKS
 GENERATE = .venv/bin/worldstream generate "$$PICTURE" \
 	-o demo/world.mp4 --contact-sheet demo/contact_sheet.png \
 	$${POSES:+--path "$$POSES" --pose-rate "$$POSE_RATE"} \
+	$${POSE_CONVENTION:+--pose-convention "$$POSE_CONVENTION"} \
 	$$(if [ -f "$$POSES" ]; then echo "--translation-scale $$TRANSLATION_SCALE"; fi) \
 	$${INTRINSICS:+--intrinsics "$$INTRINSICS" --intrinsics-size "$$INTRINSICS_SIZE"} \
 	$${ACTIONS:+--actions "$$ACTIONS"} $${PROMPT:+--prompt "$$PROMPT"} \
