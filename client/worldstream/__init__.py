@@ -6,7 +6,7 @@
         frames = (frame.pixels for frame in session.frames(cam_to_world=paths.walk(12)))
         video.write_mp4(frames, "walk.mp4")
 
-`errors` has the exceptions, `paths` makes and reads camera paths, `conventions` converts other programs' poses,
+`aio` has the same for asyncio, `errors` the exceptions, `paths` makes and reads camera paths, `conventions` converts other programs' poses,
 `video` writes files (it loads PyAV, so it is not imported here).
 """
 

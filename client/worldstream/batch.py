@@ -22,6 +22,13 @@ class Timings:
     total_ms: float  # without queued_ms
 
 
+class Frame(NamedTuple):
+    """One frame: its absolute number in the session, and its pixels, uint8 [H, W, 3] RGB, read-only."""
+
+    frame_index: int
+    pixels: npt.NDArray[np.uint8]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One response: some consecutive frames of one chunk.
@@ -38,9 +45,6 @@ class Batch:
     timings: Timings
     is_last: bool  # no further batch answers this request
 
-
-class Frame(NamedTuple):
-    """One frame: its absolute number in the session, and its pixels, uint8 [H, W, 3] RGB, read-only."""
-
-    frame_index: int
-    pixels: npt.NDArray[np.uint8]
+    def singles(self) -> list[Frame]:
+        """Its frames one by one."""
+        return [Frame(index, pixels) for index, pixels in zip(self.frame_index.tolist(), self.frames, strict=True)]

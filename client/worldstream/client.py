@@ -15,8 +15,7 @@ from worldstream.info import ServerInfo, fetch_metrics
 from worldstream.picture import Picture, encode_picture
 from worldstream.requests import (
     DENOISE,
-    PREPROCESS,
-    WORLD,
+    MODELS,
     Controls,
     Fit,
     SessionId,
@@ -27,8 +26,6 @@ from worldstream.requests import (
 )
 from worldstream.responses import Pictures
 from worldstream.session import Session
-
-MODELS = (PREPROCESS, DENOISE, WORLD)
 
 
 class WorldClient:

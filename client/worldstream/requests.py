@@ -21,6 +21,7 @@ from worldstream.tensors import add_array, add_strings
 WORLD = "world"
 DENOISE = "denoise"
 PREPROCESS = "preprocess"
+MODELS = (PREPROCESS, DENOISE, WORLD)
 
 SessionId: TypeAlias = str | int
 Fit: TypeAlias = Literal["crop", "stretch"]

@@ -43,8 +43,7 @@ class Replies(Iterator[Batch]):
 def frames_of(batches: Iterator[Batch]) -> Iterator[Frame]:
     """Single frames of batches."""
     for batch in batches:
-        for index, pixels in zip(batch.frame_index.tolist(), batch.frames, strict=True):
-            yield Frame(index, pixels)
+        yield from batch.singles()
 
 
 def _frame_by_frame(
