@@ -6,8 +6,8 @@
         frames = (frame.pixels for frame in session.frames(cam_to_world=paths.walk(12)))
         video.write_mp4(frames, "walk.mp4")
 
-`aio` has the same for asyncio, `errors` the exceptions, `paths` makes and reads camera paths, `conventions` converts other programs' poses,
-`video` writes files (it loads PyAV, so it is not imported here).
+`aio` has the same for asyncio, `errors` the exceptions, `paths` makes and reads camera paths, `conventions` converts
+other programs' poses, `video` writes files (it loads PyAV, so it is not imported here).
 """
 
 from worldstream.batch import Batch, Frame, Timings
