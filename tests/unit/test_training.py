@@ -1,5 +1,6 @@
 """The trainers at a size that trains in seconds: what they learn from, every gradient, resumption."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -48,7 +49,8 @@ def cache(tmp_path_factory):
 
 
 def world_trainer(cache, name, *more):
-    options = train_world.parse(["--no-compile", "--device", "cpu", "--threads", "1", "--name", name, *more])
+    settings = ["--no-compile", "--device", "cpu", "--threads", "1", "--codec", "codec", "--name", name]
+    options = train_world.parse([*settings, *more])
     return train_world.WorldTrainer(options, cache, CONFIG)
 
 
@@ -232,6 +234,18 @@ def test_a_decoder_is_trained_on_under_the_same_latents(cache):
     codec = tiny_world(CONFIG).codec
     codec.load_state_dict(after)
     assert latents.encoder_digest(codec) == latents.encoder_digest(tiny_world(CONFIG).codec)
+
+
+def test_a_decoder_that_grows_decodes_as_before_until_it_is_trained(cache):
+    bigger = dataclasses.replace(CONFIG.codec, decoder_blocks=(1, 2, 3))
+    codec, before = train_codec.new_codec("cpu", bigger), tiny_world(CONFIG).codec
+    train_decoder.grow(codec, before.state_dict())
+    latents_ = torch.randn(2, 3, 16, 4, 6)
+    with torch.inference_mode():
+        assert torch.equal(codec.decode(latents_)[0], before.decode(latents_)[0])
+    with pytest.raises(ValueError, match=r"do not fit: decoder\.outlet\.weight"):
+        tensors = {name: value for name, value in before.state_dict().items() if name != "decoder.outlet.weight"}
+        train_decoder.grow(codec, tensors)
 
 
 def test_latents_of_another_encoder_are_never_read(cache):

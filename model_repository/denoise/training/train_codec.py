@@ -8,6 +8,7 @@ curve.png, samples.png (decoded pictures under true ones).
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import time
@@ -43,6 +44,7 @@ LATENT_NOISE = 0.12  # the decoder learns to live with errors of the transformer
 LATENT_SIZE = 1e-4  # a light hand on the latents' size: the decoder clamps them softly at 3
 CROP_SHARE = 0.6  # of the budget is spent on parts of pictures, a third each: more steps, and the same textures
 CROP_PX = (64, 80)
+DECODER_BLOCKS = (3, 2, 2)  # for now: train_decoder.py adds the others
 HELD_OUT_CLIPS = 16
 HELD_OUT_FRAMES = 45
 
@@ -56,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for spec, num_clips in ((held_out, HELD_OUT_CLIPS), (train, 1)):
         for shard in range(-(-num_clips // CLIPS_PER_SHARD)):
             write_shard(cache, spec, shard)
-    trainer = CodecTrainer(options, cache, train, held_out)
+    codec = dataclasses.replace(EMBEDDED.codec, decoder_blocks=DECODER_BLOCKS)
+    trainer = CodecTrainer(options, cache, train, held_out, EMBEDDED.replace(codec=codec))
     trainer.train(Budget(options.minutes, options.steps))
 
 

@@ -1,4 +1,4 @@
-"""Train the codec's decoder on, once its encoder is final. Goes on where a broken run stopped.
+"""Give the codec's decoder more blocks and train it on, once its encoder is final. Goes on where a broken run stopped.
 
     python model_repository/denoise/training/train_decoder.py --steps 3000
 
@@ -53,10 +53,11 @@ class DecoderTrainer(CodecTrainer):
         config: WorldConfig = EMBEDDED,
     ) -> None:
         super().__init__(options, cache, train, held_out, config)
-        if not self.run.step:
-            self.codec.load_state_dict(load_file(cache / "runs" / options.codec / "codec.safetensors"))
-            self.average.values = {name: value.clone() for name, value in self.codec.state_dict().items()}
         self.codec.encoder.requires_grad_(False)
+        if not self.run.step:
+            grow(self.codec, load_file(cache / "runs" / options.codec / "codec.safetensors"))
+            self.average.values = {name: value.clone() for name, value in self.codec.state_dict().items()}
+            self.check()  # the world may be trained from here on: its latents are final
 
     def learnt(self) -> list[nn.Parameter]:
         """The parameters that are trained."""
@@ -68,6 +69,18 @@ class DecoderTrainer(CodecTrainer):
 
     def set_statistics(self, codec: StreamingCodec, cells: Tensor) -> None:
         """Leave them: the latents are those of the codec's run."""
+
+
+def grow(codec: StreamingCodec, tensors: dict[str, Tensor]) -> None:
+    """Load a codec that may have fewer decoder blocks; those that it lacks stay pass-throughs, as `new_codec` made them.
+
+    Raises:
+        ValueError: something other than whole decoder blocks is missing, or something has no place.
+    """
+    missing, unexpected = codec.load_state_dict(tensors, strict=False)
+    wrong = [name for name in missing if not name.startswith("decoder.stages.")] + list(unexpected)
+    if wrong:
+        raise ValueError(f"the codec's weights do not fit: {', '.join(wrong[:5])}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python model_repository/denoise/training/train_world.py --minutes 120
 
-Needs the run of train_codec.py. Everything lands in <cache>/runs/<name>: checkpoint.pt, transformer.safetensors (the
-moving average), log.jsonl, curve.png, samples.png (streamed frames under true ones at the same poses).
+Needs a run of train_decoder.py, which need not have ended: only its decoder still changes. Everything lands in
+<cache>/runs/<name>: checkpoint.pt, transformer.safetensors (the moving average), log.jsonl, curve.png, samples.png
+(streamed frames under true ones at the same poses).
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--check-every", type=float, default=15, help="minutes between checkpoints and evaluations")
-    parser.add_argument("--codec", default="codec", help="the codec's run")
+    parser.add_argument("--codec", default="decoder", help="the codec's run")
     parser.add_argument("--name", default="world")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
     return parser.parse_args(arguments)

@@ -54,7 +54,7 @@ class CodecConfig:
 
     latent_channels: int = 16
     decoder_widths: tuple[int, int, int] = (128, 64, 32)
-    decoder_blocks: tuple[int, int, int] = (3, 2, 2)
+    decoder_blocks: tuple[int, int, int] = (3, 3, 3)
     encoder_widths: tuple[int, int, int] = (32, 64, 96)
     encoder_blocks: tuple[int, int, int] = (1, 2, 2)
 
