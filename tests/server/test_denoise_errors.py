@@ -32,7 +32,7 @@ def assert_refused(responses: list[Response], code: str, *words: str) -> None:
     for word in words:
         assert word in error
     assert not PRIVATE.search(error)
-    assert len(error) < 400
+    assert len(error) < 500
 
 
 def assert_good(server: Any, model: str) -> None:

@@ -243,8 +243,8 @@ def test_a_decoder_that_grows_decodes_as_before_until_it_is_trained(cache):
     latents_ = torch.randn(2, 3, 16, 4, 6)
     with torch.inference_mode():
         assert torch.equal(codec.decode(latents_)[0], before.decode(latents_)[0])
+    tensors = {name: value for name, value in before.state_dict().items() if name != "decoder.outlet.weight"}
     with pytest.raises(ValueError, match=r"do not fit: decoder\.outlet\.weight"):
-        tensors = {name: value for name, value in before.state_dict().items() if name != "decoder.outlet.weight"}
         train_decoder.grow(codec, tensors)
 
 

@@ -72,7 +72,7 @@ class DecoderTrainer(CodecTrainer):
 
 
 def grow(codec: StreamingCodec, tensors: dict[str, Tensor]) -> None:
-    """Load a codec that may have fewer decoder blocks; those that it lacks stay pass-throughs, as `new_codec` made them.
+    """Load a codec that may have fewer decoder blocks; those it lacks stay pass-throughs, as `new_codec` made them.
 
     Raises:
         ValueError: something other than whole decoder blocks is missing, or something has no place.
