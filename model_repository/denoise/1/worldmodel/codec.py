@@ -11,6 +11,7 @@ is that of TAEHV, a tiny autoencoder for Wan-style latents; the code and the siz
 from __future__ import annotations
 
 import itertools
+import math
 from typing import cast
 
 import torch
@@ -192,11 +193,15 @@ class StreamingCodec(nn.Module):
         frames = _clip_major(x, batch)
         return (frames[:, TIME_STRIDE - 1 :] if is_first else frames), memory
 
+    def decoder_memory_shapes(self, height_px: int, width_px: int) -> list[tuple[int, ...]]:
+        """The shapes of one session's decoder memory."""
+        like = torch.empty(0, device="meta")
+        return [tuple(part.shape) for part in self.decoder.fresh_memory(1, height_px // 8, width_px // 8, like)]
+
     def decoder_memory_bytes(self, height_px: int, width_px: int) -> int:
         """Bytes that one session's decoder memory takes."""
-        like = torch.empty(0, dtype=self.latent_mean.dtype, device="meta")
-        memory = self.decoder.fresh_memory(1, height_px // 8, width_px // 8, like)
-        return sum(part.numel() * part.element_size() for part in memory)
+        num_elements = sum(math.prod(shape) for shape in self.decoder_memory_shapes(height_px, width_px))
+        return num_elements * self.latent_mean.dtype.itemsize
 
 
 def _zeros(stages: nn.ModuleList, scales: tuple[int, ...], batch: int, rows: int, columns: int, like: Tensor) -> Memory:

@@ -35,6 +35,16 @@ def picture_digest(picture: Picture, name: str) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, key=key).digest()
 
 
+def tensor_digest(name: str, tensor: Tensor) -> bytes:
+    """128 bits that stand for a tensor's name, dtype, shape and bytes, wherever it is and however it is laid out."""
+    content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    header = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+    # The header's own digest first: of one length, so that no header and content can be taken for others.
+    digest = hashlib.blake2b(hashlib.blake2b(header, digest_size=16).digest(), digest_size=16)
+    digest.update(content.data)
+    return digest.digest()
+
+
 def fit_picture(picture: Tensor, height_px: int, width_px: int, fit: str) -> Tensor:
     """Scale a picture to the model's size, antialiased.
 

@@ -6,7 +6,9 @@ it the session's own. Dropping a `Staged` leaves the session exactly as it was.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from worldmodel.errors import SessionExistsError, SessionLimitError, SessionNotF
 from worldmodel.kv_cache import KVCache, Placement
 
 SessionId = tuple[str, str | int]  # kind and id: 7 and "7" are two sessions
+_HEX = re.compile("[0-9a-f]{1,32}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,40 @@ class Noise:
         twin = Noise(0)
         twin._generator.bit_generator.state = self._generator.bit_generator.state
         return twin
+
+    def state(self) -> dict[str, str]:
+        """Where the generator stands, as hexadecimal numbers: JSON's own do not hold 128 bits everywhere."""
+        state = self._generator.bit_generator.state
+        numbers = {**state["state"], "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]}
+        return {name: f"{int(value):x}" for name, value in numbers.items()}
+
+    @classmethod
+    def from_state(cls, state: Any) -> Noise:
+        """A generator that goes on from what `state` returned.
+
+        Raises:
+            ValueError: this is no such state.
+        """
+        bits = {"state": 128, "inc": 128, "has_uint32": 1, "uinteger": 32}
+        if not (isinstance(state, dict) and state.keys() == bits.keys()):
+            raise ValueError(f"wanted {', '.join(bits)} and nothing else")
+        numbers = {}
+        for name, width in bits.items():
+            if not (isinstance(state[name], str) and _HEX.fullmatch(state[name])):
+                raise ValueError(f"{name}: wanted hexadecimal digits")
+            numbers[name] = int(state[name], 16)
+            if numbers[name] >> width:
+                raise ValueError(f"{name}: wanted at most {width} bits")
+        if numbers["inc"] % 2 == 0:
+            raise ValueError("inc: wanted an odd number")
+        noise = cls(0)
+        noise._generator.bit_generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": numbers["state"], "inc": numbers["inc"]},
+            "has_uint32": numbers["has_uint32"],
+            "uinteger": numbers["uinteger"],
+        }
+        return noise
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
         """The next standard normal numbers, float32, on the host."""
