@@ -60,6 +60,7 @@ def test_denoise_takes_and_gives_the_tensors_of_the_contract():
     assert all(tensor.optional for tensor in config.input)
     assert {tensor.name: shape_of(tensor) for tensor in config.output} == {
         "frames": ("TYPE_UINT8", [-1, -1, -1, 3]),
+        "encoded_frames": ("TYPE_STRING", [-1]),
         "frame_index": ("TYPE_INT64", [-1]),
         "chunk": ("TYPE_INT32", [3]),
         "event_id": ("TYPE_INT64", [1]),

@@ -84,10 +84,19 @@ def _content(array: Array) -> bytes:
 def _response(message: Any) -> Response:
     answer = message.infer_response
     contents = zip(answer.outputs, answer.raw_output_contents, strict=True)
-    tensors = {
-        each.name: np.frombuffer(content, DTYPES[each.datatype]).reshape(each.shape) for each, content in contents
-    }
+    tensors = {each.name: _array(each, content) for each, content in contents}
     return Response(message.error_message, answer.parameters["triton_final_response"].bool_param, tensors)
+
+
+def _array(output: Any, content: bytes) -> Array:
+    if output.datatype != "BYTES":
+        return np.frombuffer(content, DTYPES[output.datatype]).reshape(output.shape)
+    elements = []
+    while content:
+        (length,) = struct.unpack_from("<I", content)
+        elements.append(content[4 : 4 + length])
+        content = content[4 + length :]
+    return np.array(elements, np.object_).reshape(output.shape)
 
 
 class Stream:

@@ -2,16 +2,13 @@
 
 import base64
 import itertools
-import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.server.events import generate_stream, post
 from tests.server.raw import (
-    TIMEOUT_S,
     Array,
     ask,
     join,
@@ -100,31 +97,6 @@ def test_a_picture_that_is_none_is_refused_once_and_starts_nothing(
 
 
 # --- plain HTTP ---
-
-
-def generate_stream(server: Any, **body: Any) -> list[dict[str, Any]]:
-    """The events of one POST to generate_stream."""
-    status, events = post(server, body)
-    assert status == 200
-    return events
-
-
-def post(server: Any, body: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
-    """The status and the events of one POST to generate_stream."""
-    url = f"http://{server.http}/v2/models/world/generate_stream"
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            return response.status, events_of(response.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, events_of(error.read())
-
-
-def events_of(text: bytes) -> list[dict[str, Any]]:
-    lines = [line for line in text.decode().splitlines() if line]
-    assert [line for line in lines if not line.startswith("data: ")] == []
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 def frames_of(events: list[dict[str, Any]]) -> Array:

@@ -1,7 +1,9 @@
+import sys
+
 import numpy as np
 import pytest
 from worldmodel.config import EMBEDDED
-from worldmodel.errors import InvalidInputError, TooLargeError
+from worldmodel.errors import InvalidInputError, TooLargeError, UnavailableError
 from worldmodel.request import Envelope, parse_request
 from worldmodel.serving import ServingConfig
 
@@ -221,3 +223,57 @@ def test_a_start_brings_its_prompt_with_it_and_does_not_switch_to_it():
 def test_forwarded_headers_and_tritons_own_parameters_pass():
     parameters = {"triton_enable_empty_final_response": True, "x-request-source": "edge"}
     assert parse(Envelope(parameters=parameters), pixels=PIXELS).session is None
+
+
+def encoding_of(**parameters):
+    return parse(Envelope(parameters=parameters), pixels=PIXELS).encoding
+
+
+def test_frames_are_raw_unless_an_encoding_is_asked_for():
+    assert encoding_of() is None
+    assert encoding_of(frame_encoding="raw") is None
+    assert encoding_of(frame_encoding="png_base64").name == "png_base64"
+
+
+@pytest.mark.parametrize("name", ["jpeg", "jpeg_base64", "webp", "webp_base64"])
+def test_a_lossy_encoding_has_a_quality_of_90_or_as_asked(name):
+    assert encoding_of(frame_encoding=name).quality == 90
+    assert [encoding_of(frame_encoding=name, frame_quality=each).quality for each in (1, 100)] == [1, 100]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        (
+            {"frame_encoding": "gif"},
+            "parameter 'frame_encoding': wanted raw, png, .*, webp_base64, got 'gif'",
+        ),
+        ({"frame_encoding": "PNG"}, "parameter 'frame_encoding': wanted raw, .* got 'PNG'"),
+        ({"frame_encoding": "raw_base64"}, "parameter 'frame_encoding': .* got 'raw_base64'"),
+        ({"frame_encoding": ""}, "parameter 'frame_encoding': .* got ''"),
+        ({"frame_encoding": True}, "parameter 'frame_encoding': .* got True"),
+        ({"frame_encoding": ["png"]}, "parameter 'frame_encoding': "),
+        ({"frame_encoding": None}, "parameter 'frame_encoding': .* got None"),
+        ({"frame_encoding": "jpeg", "frame_quality": 0}, "'frame_quality': wanted an integer from 1 to 100, got 0"),
+        ({"frame_encoding": "jpeg", "frame_quality": 101}, "'frame_quality': wanted an integer from 1 to 100, got 101"),
+        ({"frame_encoding": "jpeg", "frame_quality": 90.0}, "'frame_quality': wanted an integer .* got 90.0"),
+        ({"frame_encoding": "jpeg", "frame_quality": True}, "'frame_quality': wanted an integer .* got True"),
+        ({"frame_encoding": "jpeg", "frame_quality": "90"}, "'frame_quality': wanted an integer .* got '90'"),
+        (
+            {"frame_encoding": "png", "frame_quality": 90},
+            r"'frame_quality': wanted it beside .* \(jpeg, webp\), got png",
+        ),
+        ({"frame_encoding": "png_base64", "frame_quality": 90}, "'frame_quality': .* got png_base64"),
+        ({"frame_encoding": "raw", "frame_quality": 90}, "'frame_quality': .* got raw"),
+        ({"frame_quality": 90}, "'frame_quality': .* got raw"),
+    ],
+)
+def test_an_encoding_that_is_none_is_refused_with_what_is_served(parameters, words):
+    with pytest.raises(InvalidInputError, match=words):
+        encoding_of(**parameters)
+
+
+def test_an_encoding_whose_package_is_missing_is_refused_at_once(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(UnavailableError, match="webp needs the Python package pillow, which this server lacks"):
+        encoding_of(frame_encoding="webp")

@@ -108,6 +108,8 @@ class TritonReply:
             "event_id": np.array([batch.event_id], np.int64),
             "timings": np.array(batch.timings_ms, np.float32),
         }
+        if batch.encoded is not None:  # else left out, which Triton allows also in an ensemble
+            tensors["encoded_frames"] = np.array(batch.encoded, np.object_)
         response = pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in tensors.items()])
         self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if batch.is_last else 0)
 

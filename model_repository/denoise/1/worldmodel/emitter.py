@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from worldmodel.encoding import Encoder, FrameEncoding, parts_of
 from worldmodel.errors import WorldError, internal_error
 from worldmodel.metrics import ChunkTimes
 from worldmodel.pixels import Pixels
@@ -34,12 +35,13 @@ Opens = Literal["session", "request", "nothing"]
 class Batch:
     """One response: some frames of one chunk, and the header tensors."""
 
-    frames: Pixels  # [n, H, W, 3]
+    frames: Pixels  # [n, H, W, 3]; [0, H, W, 3] where they are encoded
     frame_index: NDArray[np.int64]  # [n]
     chunk: tuple[int, int, int]  # chunk_index, part_index, num_parts; of a receipt: chunk_index, RECEIPT, num_ahead
     event_id: int
     timings_ms: tuple[float, ...]  # queued, condition, denoise, decode, transfer, total
     is_last: bool  # carries the final flag
+    encoded: tuple[bytes, ...] | None = None  # n files; None: the frames are raw
 
 
 class Reply(Protocol):
@@ -60,6 +62,7 @@ class Delivery:
     """The way of one request's answers; once it is lost, nobody waits for more of them."""
 
     reply: Reply
+    encoding: FrameEncoding | None = None  # None: raw
     is_lost: bool = False
 
 
@@ -110,9 +113,10 @@ class Failure:
 Answer = Frames | Receipt | Nothing | Failure
 
 
-def _empty(frame_px: tuple[int, int], place: tuple[int, int, int], event_id: int, is_last: bool) -> Batch:
-    nothing = np.zeros((0, *frame_px, 3), np.uint8)
-    return Batch(nothing, np.zeros(0, np.int64), place, event_id, (0.0,) * 6, is_last)
+def _empty(answer: Receipt | Nothing, place: tuple[int, int, int], is_last: bool) -> Batch:
+    nothing = np.zeros((0, *answer.frame_px, 3), np.uint8)
+    encoded = None if answer.delivery.encoding is None else ()
+    return Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last, encoded)
 
 
 class Emitter:
@@ -126,6 +130,7 @@ class Emitter:
         self._room = threading.BoundedSemaphore(DEPTH)  # for frames; the rest is small, and bounded by the requests
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._streams: Streams = CpuStreams()
+        self._encoder = Encoder()
 
     def start(self, streams: Streams) -> None:
         """Begin to send; frames come from this device."""
@@ -143,6 +148,7 @@ class Emitter:
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join(timeout_s)
+        self._encoder.close()
 
     def _run(self) -> None:
         while self._answer_next():
@@ -179,10 +185,10 @@ class Emitter:
             reply.fail(answer.error)
         elif isinstance(answer, Receipt):
             place = (answer.chunk_index, RECEIPT, answer.num_ahead)
-            reply.send(_empty(answer.frame_px, place, answer.event_id, is_last=False))
+            reply.send(_empty(answer, place, is_last=False))
         elif isinstance(answer, Nothing):
             self._reporter.tell()
-            reply.send(_empty(answer.frame_px, (answer.chunk_index, 0, 1), answer.event_id, is_last=True))
+            reply.send(_empty(answer, (answer.chunk_index, 0, 1), is_last=True))
         else:
             self._send_frames(answer)
 
@@ -191,11 +197,13 @@ class Emitter:
         decoded, stages = answer.decoding.wait(), answer.decoding.timings()
         began = time.monotonic()
         frames = self._streams.to_host(decoded)
-        size = max(1, self._response_bytes // frames[0].nbytes)
-        num_parts = -(-len(frames) // size)
-        for part in range(num_parts):
-            some = frames[part * size : (part + 1) * size]
-            first = answer.first_frame + part * size
+        encoding = answer.delivery.encoding
+        # A whole chunk, before its first part goes: how many parts there are depends on all of its sizes.
+        files = None if encoding is None else self._encoder.encode(frames, encoding)
+        sizes = [frame.nbytes for frame in frames] if files is None else [len(file) for file in files]
+        parts = parts_of(sizes, self._response_bytes)
+        for part, place in enumerate(parts):
+            is_last_part = part + 1 == len(parts)
             now = time.monotonic()
             timings = (
                 answer.queued_ms,
@@ -207,7 +215,7 @@ class Emitter:
             )
             if part == 0:
                 waited_s = (timings[0] + timings[5]) / 1e3
-            if part + 1 == num_parts:
+            if is_last_part:
                 first_frame_s = waited_s if answer.opens == "session" else None
                 control_s = waited_s if answer.opens == "request" else None
                 stages_s = tuple(each / 1e3 for each in timings)
@@ -216,11 +224,12 @@ class Emitter:
                     self._reporter.tell()
             answer.delivery.reply.send(
                 Batch(
-                    some,
-                    np.arange(first, first + len(some), dtype=np.int64),
-                    (answer.chunk_index, part, num_parts),
+                    frames[place] if files is None else frames[:0],
+                    answer.first_frame + np.arange(place.start, place.stop, dtype=np.int64),
+                    (answer.chunk_index, part, len(parts)),
                     answer.event_id,
                     timings,
-                    is_last=answer.is_last and part + 1 == num_parts,
+                    is_last=answer.is_last and is_last_part,
+                    encoded=None if files is None else tuple(files[place]),
                 )
             )

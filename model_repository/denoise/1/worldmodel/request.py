@@ -20,6 +20,7 @@ from torch import Tensor
 from worldmodel import camera as cam
 from worldmodel.camera_checks import check_actions, check_intrinsics, checked_poses
 from worldmodel.config import WorldConfig
+from worldmodel.encoding import DEFAULT_QUALITY, LOSSY, NAMES, FrameEncoding
 from worldmodel.errors import InvalidInputError, TooLargeError
 from worldmodel.inputs import own_copy
 from worldmodel.pixels import Picture
@@ -42,6 +43,8 @@ STEP_CACHE = {
 PARAMETERS = (
     "fit",
     "fps",
+    "frame_encoding",
+    "frame_quality",
     "height",
     "width",
     "receipt",
@@ -107,6 +110,7 @@ class Request:
     is_recached: bool = False  # the prompt holds for what the session remembers, too
     wants_receipt: bool = False
     fps: float | None = None  # no chunk begins before the one before it has been watched at this rate
+    encoding: FrameEncoding | None = None  # of the frames that answer it; None: raw
 
     @property
     def picture_bytes(self) -> int:
@@ -191,6 +195,7 @@ def parse_request(
         is_recached=_recache(parameters, starts, "prompt" in tensors),
         wants_receipt=_flag(parameters, "receipt"),
         fps=_fps(parameters),
+        encoding=_encoding(parameters),
     )
 
 
@@ -201,7 +206,7 @@ def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mappi
         if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
             raise InvalidInputError(
                 f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter "
-                f"({', '.join(PARAMETERS)})"
+                f"({', '.join(each for each in PARAMETERS if each not in STEP_CACHE)}, step_cache, step_cache_...)"
             )
     if envelope.correlation_id not in (0, ""):
         for name in SESSION_NAMES:
@@ -253,6 +258,25 @@ def _fps(parameters: Mapping[str, Any]) -> float | None:
     if type(fps) not in (int, float) or not MIN_FPS <= fps <= MAX_FPS:  # NaN fails too
         raise InvalidInputError(f"parameter 'fps': wanted a number from {MIN_FPS} to {MAX_FPS}, got {_shown(fps)}")
     return float(fps)
+
+
+def _encoding(parameters: Mapping[str, Any]) -> FrameEncoding | None:
+    name = parameters.get("frame_encoding", "raw")
+    if name not in ("raw", *NAMES):
+        raise InvalidInputError(f"parameter 'frame_encoding': wanted raw, {', '.join(NAMES)}, got {_shown(name)}")
+    quality = parameters.get("frame_quality", DEFAULT_QUALITY)
+    if type(quality) is not int or not 1 <= quality <= 100:
+        raise InvalidInputError(f"parameter 'frame_quality': wanted an integer from 1 to 100, got {_shown(quality)}")
+    if "frame_quality" in parameters and not name.startswith(LOSSY):
+        raise InvalidInputError(
+            f"parameter 'frame_quality': wanted it beside a frame_encoding that loses something "
+            f"({', '.join(LOSSY)}), got {name}"
+        )
+    if name == "raw":
+        return None
+    encoding = FrameEncoding(name, quality)
+    encoding.make()  # refuse now, rather than with the frames, what this server lacks a package for
+    return encoding
 
 
 def _recache(parameters: Mapping[str, Any], starts: bool, has_prompt: bool) -> bool:
