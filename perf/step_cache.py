@@ -6,9 +6,10 @@ steps a curve over thresholds, with and without TaylorSeer, and at 4 steps the m
 that never hits, and one real server asked for its frames with the cache off and on. Prints tables and draws the curves;
 the last line is one JSON document.
 
-Denoise time is a chunk's steps and its context pass, which is never cached. Sessions drift apart chunk by chunk, since
-each chunk is denoised on the keys and values of those before. The bar is held against the PSNR of all frames of all
-walks in one, where the worst chunks weigh most; the first chunk's and the mean over chunks stand beside it.
+Denoise time is a chunk's steps and its context pass, which is never cached; beside it stands the CPU time of the steps
+alone, which other programs disturb less. Sessions drift apart chunk by chunk, since each chunk is denoised on the keys
+and values of those before. The bar is held against the PSNR of all frames of all walks in one, where the worst chunks
+weigh most; the first chunk's and the mean over chunks stand beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import argparse
 import dataclasses
 import gc
 import os
+import statistics
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +75,7 @@ class Streamed:
     frames: list[list[Pixels]] = field(default_factory=list)
     computed_blocks: int = 0
     skipped_blocks: int = 0
+    steps_cpu_ms: list[float] = field(default_factory=list)  # without the context pass; none of a server
 
 
 def settings_at(num_steps: int) -> dict[str, StepCacheSettings]:
@@ -126,8 +130,10 @@ def take_chunk(arm: Arm, session: Session, walk: Walk, chunk: int, streamed: Str
         step_cache=arm.settings,
     )
     computed, skipped = arm.world.block_runs()
-    done = arm.world.next_chunk(session, controls, lambda: None)
+    cpu_s: list[float] = []  # before each step, and before the context pass
+    done = arm.world.next_chunk(session, controls, lambda: cpu_s.append(time.process_time()))
     session.commit(done.staged)
+    streamed.steps_cpu_ms.append(1000 * (cpu_s[-1] - cpu_s[0]))
     streamed.frames[-1].append(done.frames.cpu().numpy())
     streamed.denoise_ms.append(done.timings.denoise_ms)
     computed_now, skipped_now = arm.world.block_runs()
@@ -160,10 +166,12 @@ def costs(arm: Streamed, base: Streamed) -> dict[str, Any]:
     """Time of an arm, and in relation to the base's of the same round; what it skipped of all blocks it came to."""
     low, median, high = quartiles(arm.denoise_ms)
     times = quartiles([a / b for a, b in zip(arm.denoise_ms, base.denoise_ms, strict=True)])
+    cpu = [a / b for a, b in zip(arm.steps_cpu_ms, base.steps_cpu_ms, strict=True)]
     num_blocks = arm.computed_blocks + arm.skipped_blocks
     return {
         "denoise_ms": {"median": round(median, 2), "p25": round(low, 2), "p75": round(high, 2)},
         "time_ratio": {name: round(value, 4) for name, value in zip(("p25", "median", "p75"), times, strict=True)},
+        "steps_cpu_ratio": round(statistics.median(cpu), 4) if cpu else None,
         "speed_up": round(1 / times[1], 3),
         "computed_blocks": arm.computed_blocks,
         "skipped_blocks": arm.skipped_blocks,
@@ -172,14 +180,20 @@ def costs(arm: Streamed, base: Streamed) -> dict[str, Any]:
 
 
 def show(name: str, entry: Mapping[str, Any]) -> None:
-    time, near, true = entry["time_ratio"], entry["to_uncached"], entry["to_truth"]
+    near, true = entry["to_uncached"], entry["to_truth"]
     print(
-        f"  {name:20s} time x{time['median']:.3f} ({time['p25']:.3f}-{time['p75']:.3f}), "
-        f"skips {100 * entry['skipped_share']:4.1f} % of blocks; to uncached {db_text(near['all_frames_db'])} "
+        f"  {name:20s} {cost_text(entry)}, skips {100 * entry['skipped_share']:4.1f} % of blocks; "
+        f"to uncached {db_text(near['all_frames_db'])} "
         f"(first chunk {db_text(near['chunk_db'][0])}, chunks' mean {db_text(near['chunk_mean_db'])}), "
         f"to truth {db_text(true['all_frames_db'])}",
         flush=True,
     )
+
+
+def cost_text(entry: Mapping[str, Any]) -> str:
+    times, cpu = entry["time_ratio"], entry["steps_cpu_ratio"]
+    text = f"time x{times['median']:.3f} ({times['p25']:.3f}-{times['p75']:.3f}"
+    return text + (")" if cpu is None else f"; CPU of steps x{cpu:.3f})")
 
 
 def db_text(db: float | None) -> str:
@@ -201,9 +215,7 @@ def measure_overhead(unmounted: World, mounted: World, walks: Sequence[Walk]) ->
     for name, each in streamed.items():
         is_equal = nearness(each.frames, base.frames)["all_frames_db"] is None
         results[name] = {**costs(each, base), "is_bit_equal": is_equal}
-        time = results[name]["time_ratio"]
-        frames = "equal frames" if is_equal else "OTHER FRAMES"
-        print(f"  {name:24s} x{time['median']:.3f} ({time['p25']:.3f}-{time['p75']:.3f}); {frames}")
+        print(f"  {name:24s} {cost_text(results[name])}; {'equal frames' if is_equal else 'OTHER FRAMES'}")
     return results
 
 

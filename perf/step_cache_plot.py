@@ -38,7 +38,9 @@ def draw(results: Mapping[str, Any], thresholds: Sequence[float], path: Path) ->
         axes.grid(alpha=0.3)
     panels[0].axhline(BAR_DB, color="black", linewidth=0.8, linestyle=":")
     panels[0].axvline(BAR_TIME, color="black", linewidth=0.8, linestyle=":")
-    panels[0].annotate("wanted at 20 steps: left of and above the dotted lines", (0.02, 0.02), xycoords="axes fraction")
+    panels[0].set_title(
+        "wanted at 20 steps: left of and above the dotted lines; equal frames have no dB", fontsize="small"
+    )
     kind = "trained weights" if results["weights"] == "trained" else "SEEDED weights: an untrained model"
     figure.suptitle(f"Step cache: {results['walks']} held-out walks of {results['chunks']} chunks, {kind}")
     figure.legend(handles=_key(results["steps"], shapes), loc="outside right upper", fontsize="small")
