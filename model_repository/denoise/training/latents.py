@@ -70,10 +70,18 @@ class Lesson:
 class LessonStore:
     """Every session of the clips on disk, encoded once and kept in a file a shard."""
 
-    def __init__(self, folder: Path, spec: DatasetSpec, codec: StreamingCodec, config: WorldConfig) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: DatasetSpec,
+        codec: StreamingCodec,
+        config: WorldConfig,
+        most_clips: int | None = None,
+    ) -> None:
         """Open the store.
 
         Args:
+            most_clips: of those on disk; None takes all.
             codec: on the device that is to encode. Latents of another encoder are never read; a decoder may change.
         """
         self._clips = ClipStore(folder, spec)
@@ -81,13 +89,14 @@ class LessonStore:
         self._folder = folder / "latents" / f"{encoder_digest(codec)}-{RECIPE}" / spec.name
         self._folder.mkdir(parents=True, exist_ok=True)
         self._codec, self._config = codec, config
+        self._most_clips = most_clips
         self._shards: dict[int, dict[str, Tensor]] = {}
         self._drawn: dict[int, Clip] = {}
 
     @property
     def num_clips(self) -> int:
-        """Clips on disk when the store was opened."""
-        return len(self._clips)
+        """Clips on disk when the store was opened, as far as they are wanted."""
+        return len(self._clips) if self._most_clips is None else min(len(self._clips), self._most_clips)
 
     def prepare(self) -> None:
         """Encode what has not been encoded yet."""

@@ -75,6 +75,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=4, help="sessions in a step")
     parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--clips", type=int, help="walks to learn from; default all that are rendered")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -106,7 +107,7 @@ class WorldTrainer:
         self.codec.load_state_dict(load_file(weights))
         sizes = {"height_px": config.height_px, "width_px": config.width_px}
         self.spec = DatasetSpec("train", 0, **sizes)
-        self.lessons = LessonStore(cache, self.spec, self.codec, config)
+        self.lessons = LessonStore(cache, self.spec, self.codec, config, options.clips)
         self.held_out = ClipStore(cache, DatasetSpec("held_out", 0, **sizes))
         self.prompts = HashedWords(config.transformer.text_len, config.transformer.text_dim)
         self.transformer = CausalWorldTransformer(config.transformer)
