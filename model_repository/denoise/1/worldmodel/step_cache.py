@@ -9,7 +9,7 @@ Imported only where the configuration asks for it: the library brings diffusers 
 
 from __future__ import annotations
 
-import logging
+import os
 from typing import Any
 
 from torch import Tensor
@@ -24,8 +24,9 @@ class StepCache:
 
     def __init__(self, transformer: CausalWorldTransformer) -> None:
         """Mount; before anything is compiled, so that warm-up sees the path that requests take."""
-        # The library logs each chunk's settings; what matters of them is counted here.
-        logging.getLogger("cache_dit").setLevel(logging.WARNING)
+        # The library logs each chunk's settings, and to stdout; what matters of them is counted here. It looks at the
+        # variable while it is imported, and sets its logger's level by it.
+        os.environ.setdefault("CACHE_DIT_LOG_LEVEL", "warning")
         import cache_dit
 
         self._library: Any = cache_dit
