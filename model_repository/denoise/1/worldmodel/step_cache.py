@@ -26,7 +26,7 @@ class StepCache:
         """Mount; before anything is compiled, so that warm-up sees the path that requests take."""
         # The library logs each chunk's settings, and to stdout; what matters of them is counted here. It looks at the
         # variable while it is imported, and sets its logger's level by it.
-        os.environ.setdefault("CACHE_DIT_LOG_LEVEL", "warning")
+        os.environ.setdefault("CACHE_DIT_LOG_LEVEL", "error")
         import cache_dit
 
         self._library: Any = cache_dit
