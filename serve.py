@@ -2,7 +2,8 @@
 """Run the real tritonserver, from the nvidia-pytriton wheel, on a machine without Docker.
 
 Knows where the wheel keeps the server, what the server needs around it, when it is truly ready (a canary request
-has come back through every model) and how to leave nothing behind. Knows nothing of what the models compute.
+has come back through every model), when it is dead and has to be started again (where that is wanted), and how to
+leave nothing behind. Knows nothing of what the models compute.
 Imports only the standard library until the server runs, so that it can explain what is missing.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import base64
 import contextlib
 import ctypes
+import http.client
 import importlib.metadata
 import importlib.util
 import json
@@ -31,10 +33,11 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 HOST = "127.0.0.1"
 USUAL_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -43,9 +46,13 @@ SUPPORTED_PYTHONS = ("3.11", "3.12")
 # A proxy that the environment names must not come between us and this machine.
 NO_HTTP_PROXY = urllib.request.ProxyHandler({})
 GRPC_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+BACKEND_LIBRARY = "libtriton_python.so"
 STOP_GRACE_S = 10.0
+GROUP_END_S = 5.0  # how long killed processes may take to give back ports and memory
 PATIENCE_S = 15.0  # a wait says so this often
 DEAD_MODEL_GRACE_S = 5.0  # how long the server may take to notice that a model's process has ended
+LONGEST_BACKOFF_S = 60.0
+HEALTHY_S = 60.0  # a server that was ready for this long has not failed at once
 LOG_TAIL_LINES = 40
 STACK_BYTES = 256 << 20  # an HTTP JSON body from about 4 MB overruns the usual 8 MiB and kills the server
 SHM_BYTES = 16 << 20  # a model's shared memory region at first: some frames, so that it need not grow while serving
@@ -65,6 +72,34 @@ class Stop(Exception):
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
+
+
+class StopSignals:
+    """Turns the signals that ask us to end into Stop; only inside of `raising`, so that no step is left half done."""
+
+    def __init__(self) -> None:
+        self._is_raising = False
+        self._came: int | None = None
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, self._take)
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """Raise Stop in the body, once, when a signal comes; at once if one has come already."""
+        self._is_raising = True
+        try:
+            if self._came is not None:
+                raise Stop(self._came)
+            yield
+        finally:
+            self._is_raising = False
+
+    def _take(self, signum: int, _: FrameType | None) -> None:
+        self._came = signum
+        if self._is_raising:
+            # What is closed on the way out must not be broken off by a second one.
+            self._is_raising = False
+            raise Stop(signum)
 
 
 def say(message: str) -> None:
@@ -135,7 +170,7 @@ def link_backend(site_packages: Path, workdir: Path) -> None:
     backend = workdir / "backends" / "python"
     backend.mkdir(parents=True)
     (workdir / "lib").mkdir()
-    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+    for name in (BACKEND_LIBRARY, "triton_python_backend_utils.py"):
         (backend / name).symlink_to(tritonserver / "backends" / "python" / name)
     shutil.copy(stub, backend / stub.name)
     (backend / stub.name).chmod(0o755)
@@ -221,7 +256,7 @@ def can_bind(port: int) -> bool:
     return True
 
 
-def choose_ports(given: dict[str, int | None], is_free_wanted: bool) -> dict[str, int]:
+def choose_ports(given: Mapping[str, int | None], is_free_wanted: bool) -> dict[str, int]:
     """A port for each service: the one given, else a free one where wanted, else the usual one."""
     ports: dict[str, int] = {}
     # Below the range that the kernel hands to outgoing connections: none of these takes our port before we do.
@@ -287,19 +322,61 @@ def has_ended(pid: int, is_blocking: bool = False) -> bool:
 def stop_group(process: subprocess.Popen[bytes], signum: int, grace_s: float) -> bool:
     """Ask our child to end, then kill what is left of its process group; False if it had to be killed."""
     os.kill(process.pid, signum)
-    deadline = time.monotonic() + grace_s
-    while not has_ended(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    is_clean = has_ended(process.pid)
+    is_clean = wait_for(lambda: has_ended(process.pid), grace_s)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # The others are not our children: they still hold ports and memory for a moment after it.
+    wait_for(lambda: not has_members(process.pid), GROUP_END_S)
     return is_clean
+
+
+def wait_for(is_so: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait until something is so; whether it is, at the end."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine."""
+
+    pid: int
+    name: str
+    is_running: bool  # not a zombie
+    parent: int
+    group: int
+
+
+def processes() -> Iterator[Process]:
+    """All of now, from /proc."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            state, parent, group, *_ = rest.split()
+            yield Process(int(path.parent.name), name.partition("(")[2], state not in "ZX", int(parent), int(group))
+
+
+def has_members(group: int) -> bool:
+    """Whether a process of this group still runs."""
+    return any(process.group == group and process.is_running for process in processes())
 
 
 def python_env_folders() -> set[Path]:
     """The folders that the Python backend makes for packed environments: this path is built into it."""
     return set(Path("/tmp").glob("python_env_*"))
+
+
+def has_mapped(pid: int, library: str) -> bool:
+    """Whether a process has loaded this library."""
+    try:
+        return library in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def make_workdir() -> Path:
@@ -319,13 +396,19 @@ class ServerLog:
         self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
         self._reader.start()
 
-    def tail(self) -> str:
-        """The last lines, once the server has said all or a moment has passed."""
+    def wait(self) -> None:
+        """Return once the server has said all, or a moment has passed."""
         self._reader.join(1.0)
+
+    def tail(self) -> str:
+        """The last lines; of a server that has ended, all of them."""
+        self.wait()
         return b"".join(self._tail.copy()).decode("utf-8", errors="replace")
 
     def _read(self) -> None:
         for line in self._source:
+            if not line.endswith(b"\n"):  # broken off by a kill: what we say next begins a line of its own
+                line += b"\n"
             self._tail.append(line)
             if found := re.search(rb"successfully loaded '([^']+)'", line):
                 self.loaded.add(found[1].decode())
@@ -337,14 +420,11 @@ class ServerLog:
 
 def model_processes(server_pid: int) -> dict[int, bool]:
     """The server's processes of models, by pid, and whether each one runs; one that ended may be missing here."""
-    processes = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            name, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition(")")
-            state, parent, *_ = rest.split()
-            if int(parent) == server_pid and "(triton_python" in name:
-                processes[int(path.parent.name)] = state not in "ZX"
-    return processes
+    return {
+        process.pid: process.is_running
+        for process in processes()
+        if process.parent == server_pid and process.name.startswith("triton_python")
+    }
 
 
 def model_of(pid: int, models: set[str]) -> str:
@@ -367,12 +447,12 @@ class ModelWatch:
 
     def check(self) -> None:
         """Raise ServeError if a model's process ended a while ago; the server itself ends soon where it noticed."""
-        processes = model_processes(self._server_pid)
+        running = model_processes(self._server_pid)
         now = time.monotonic()
-        for pid in processes:
+        for pid in running:
             self._names[pid] = self._names.get(pid) or model_of(pid, self._models)
         for pid, name in self._names.items():
-            if processes.get(pid, False):
+            if running.get(pid, False):
                 continue
             if now - self._dead_since.setdefault(pid, now) > DEAD_MODEL_GRACE_S:
                 whose = f"model {name!r}" if name else "a model"
@@ -398,46 +478,62 @@ def saying_every(period_s: float, words: Callable[[], str]) -> Iterator[None]:
 class Server:
     """One tritonserver process with its temporary folder and its shared memory; a context manager."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, ports: Mapping[str, int | None], is_again: bool) -> None:
+        """Prepare; entering starts it.
+
+        Args:
+            ports: for each service the wanted one, None for any.
+            is_again: it follows one that has died: its log goes on in the same file.
+        """
         self.options = options
-        given = {"http": options.http_port, "grpc": options.grpc_port, "metrics": options.metrics_port}
-        self.ports = choose_ports(given, options.free_ports or options.json)
-        self.addresses = {service: f"{HOST}:{port}" for service, port in self.ports.items()}
+        self.wanted_ports = ports
+        self.is_again = is_again
+        self.ports: dict[str, int] = {}
+        self.addresses: dict[str, str] = {}
         self.workdir = make_workdir()
         self.models: set[str] = set()  # those that have a process of their own
-        self.others_env_folders = python_env_folders()
+        self.canaries: list[Canary] = []
         self.own_env_folders: set[Path] = set()
+        self.ready_since: float | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.log: ServerLog | None = None
         self._log_file: IO[bytes] | None = None
+        self._watch: ModelWatch | None = None
 
     def __enter__(self) -> Server:
         try:
             self._start()
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error), error)
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        # The stop is bounded; a second signal must not break it off and leave things behind.
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, *__: object) -> None:
         if self.process is not None:
-            say("stopping ...")
-            grace_s = max(STOP_GRACE_S, self.options.exit_timeout_s + 5.0)
-            if not stop_group(self.process, signal.SIGINT, grace_s):
-                say(f"the server did not end within {grace_s:.0f} s and was killed")
+            if self.options.restart and isinstance(error, ServeError):
+                stop_group(self.process, signal.SIGKILL, STOP_GRACE_S)  # it is broken, and the next one waits
+            else:
+                self._stop(self.process)
             if self.process.returncode < 0:  # killed, by us or another: it could not remove this itself
                 self._remove_env_folder()
-            say("stopped")
+        if self.log is not None:
+            self.log.wait()
         if self._log_file is not None:
             self._log_file.close()
         for region in Path("/dev/shm").glob(f"{self.workdir.name}*"):
             region.unlink(missing_ok=True)
         shutil.rmtree(self.workdir, ignore_errors=True)
 
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
+        say("stopping ...")
+        grace_s = max(STOP_GRACE_S, self.options.exit_timeout_s + 5.0)
+        if not stop_group(process, signal.SIGINT, grace_s):
+            say(f"the server did not end within {grace_s:.0f} s and was killed")
+        say("stopped")
+
     def _start(self) -> None:
+        self.ports = choose_ports(self.wanted_ports, self.options.free_ports or self.options.json)
+        self.addresses = {service: f"{HOST}:{port}" for service, port in self.ports.items()}
         site_packages = find_wheel()
         repository = self.options.model_repository.resolve()
         if not repository.is_dir():
@@ -446,6 +542,7 @@ class Server:
         name = self.options.model_config_name
         repository = linked_repository(repository, self.options.set, name, self.workdir)
         self.models = {path.name for path in repository.iterdir() if (path / "1" / "model.py").is_file()}
+        self.canaries = [canary for canary in CANARIES if (repository / canary.model).is_dir()]
         binary = site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
         self.process = subprocess.Popen(
             server_command(self.options, binary, repository, self.workdir, self.ports),
@@ -458,11 +555,12 @@ class Server:
         )
         assert self.process.stdout is not None
         self.log = ServerLog(self.process.stdout, self._log_target())
+        self._watch = ModelWatch(self.pid, self.models)
 
     def _log_target(self) -> IO[bytes] | None:
         """Where the server's log goes: a file, else nowhere beside a command's own output, else to stderr."""
         if self.options.log_file is not None:
-            self._log_file = self.options.log_file.open("wb")
+            self._log_file = self.options.log_file.open("ab" if self.is_again else "wb")
             return self._log_file
         # Our stdout is for the JSON line alone.
         return None if self.is_log_hidden else sys.stderr.buffer
@@ -491,33 +589,142 @@ class Server:
         assert self.process is not None
         return self.process.pid
 
-    def wait_until_ready(self, deadline: float) -> None:
-        """Return once the server says that all its models are loaded."""
-        url = f"http://{self.addresses['http']}/v2/health/ready"
-        opener = urllib.request.build_opener(NO_HTTP_PROXY)
-        watch = ModelWatch(self.pid, self.models)
-        while time.monotonic() < deadline:
-            if has_ended(self.pid):
-                raise ServeError("the server ended while it started; its log above says why")
-            watch.check()
-            with contextlib.suppress(OSError), opener.open(url, timeout=5):
-                self.own_env_folders = python_env_folders() - self.others_env_folders
-                return
-            time.sleep(0.1)
-        raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s")
+    @property
+    def ready_s(self) -> float:
+        """For how long it has been ready; 0 if it has never been."""
+        return 0.0 if self.ready_since is None else time.monotonic() - self.ready_since
 
-    def wait_until_end(self) -> None:
-        """Return once the server has ended, raise once a model's process has; a signal raises Stop."""
-        watch = ModelWatch(self.pid, self.models)
-        while not has_ended(self.pid):
-            watch.check()
+    def prove(self) -> None:
+        """Return once all models are loaded and a canary has come back through each one that has one.
+
+        Raises:
+            ServeError: it ended, or was not ready in time, or a canary failed.
+        """
+        deadline = time.monotonic() + self.options.start_timeout_s
+        self._wait_until_loaded(deadline)
+        for canary in self.canaries:
+            run_canary(self.addresses["grpc"], canary, lambda: self._check_start(deadline))
+        self.ready_since = time.monotonic()
+
+    def _wait_until_loaded(self, deadline: float) -> None:
+        url = f"http://{self.addresses['http']}/v2/health/ready"
+        env_folders = python_env_folders()
+        while read_page(url) is None:
+            before, env_folders = env_folders, python_env_folders()
+            if not self.own_env_folders and has_mapped(self.pid, BACKEND_LIBRARY):
+                self.own_env_folders = env_folders - before
+            self._check_start(deadline)
+            time.sleep(0.1)
+
+    def _check_start(self, deadline: float) -> None:
+        self.check()
+        if time.monotonic() > deadline:
+            raise ServeError(f"the server was not ready within {self.options.start_timeout_s} s; {self.pending()}")
+
+    def check(self) -> None:
+        """Raise ServeError if the server has ended, or a model's process has a while ago."""
+        assert self._watch is not None
+        if has_ended(self.pid):
+            when = "while it started" if self.ready_since is None else "by itself"
+            raise ServeError(f"the server ended {when}; its log above says why")
+        self._watch.check()
+
+    def watch(self) -> NoReturn:
+        """Raise ServeError once it is dead, whole or in part, or fails a periodic canary."""
+        every_s = self.options.canary_every_s
+        canaries = [CanaryWatch(self, canary) for canary in self.canaries if every_s > 0]
+        while True:
+            self.check()
+            for canary in canaries:
+                canary.check()
             time.sleep(1.0)
 
     def _remove_env_folder(self) -> None:
-        # Nothing in the name says whose it is. The one that came while we started is ours; of several, touch none.
+        # Nothing in the name says whose it is. The one that came with our backend is ours; of several, touch none.
         if len(self.own_env_folders) == 1:
             with contextlib.suppress(OSError):
                 self.own_env_folders.pop().rmdir()
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A small request to one model."""
+
+    model: str
+    inputs: tuple[tuple[str, str, Any], ...]  # name, datatype, value
+    output: str  # one that holds pictures
+    proof: str  # how the lines of the metrics page begin that change with each answer, whoever asked
+
+
+CANARIES = (
+    Canary(
+        "preprocess", (("image", "BYTES", CANARY_PNG),), "pixels", 'nv_inference_request_success{model="preprocess"'
+    ),
+    # One chunk from one picture goes through every model. What counts is a chunk's delivery: Triton's own count of a
+    # decoupled model's successes grows before there is an answer.
+    Canary(
+        "world",
+        (("image", "BYTES", CANARY_PNG), ("num_chunks", "INT32", 1)),
+        "frames",
+        "worldstream_stage_duration_seconds_count{",
+    ),
+)
+# A model that holds as many sessions as it may is well, whatever they do.
+FULL = "SESSION_LIMIT:"
+# Denoise's and Triton's own words for a full queue.
+BUSY = ("BUSY:", "Exceeds maximum queue size")
+
+
+def run_canary(grpc_address: str, canary: Canary, keep_waiting: Callable[[], None]) -> None:
+    """Send a canary until it is answered.
+
+    Only a request finds out: a model whose process has died still counts as ready.
+
+    Args:
+        keep_waiting: called every second; raises once it is not worth while any more.
+
+    Raises:
+        ServeError: it failed, or keep_waiting raised this.
+    """
+    from tritonclient.grpc import InferenceServerClient, InferenceServerException
+
+    is_answered = False
+    with InferenceServerClient(grpc_address, channel_args=GRPC_OPTIONS) as client:
+        while not is_answered:
+            try:
+                ask(client, canary, keep_waiting)
+                is_answered = True
+            except InferenceServerException as error:
+                is_answered = FULL in str(error)
+                if not is_answered and not any(word in str(error) for word in BUSY):
+                    keep_waiting()  # it knows best why a stream broke off
+                    raise ServeError(f"the canary request to model {canary.model!r} failed: {error}") from error
+            finally:
+                client.stop_stream(cancel_requests=True)
+            if not is_answered:
+                time.sleep(1.0)
+                keep_waiting()
+
+
+def ask(client: Any, canary: Canary, keep_waiting: Callable[[], None]) -> None:
+    """Send a canary once, as a session of its own, and take its responses up to the final one."""
+    stream = responses(
+        client,
+        keep_waiting,
+        model_name=canary.model,
+        inputs=[input_tensor(*each) for each in canary.inputs],
+        # A session of one request. With an id it passes under sequence batching too, which refuses requests without.
+        sequence_id=random.SystemRandom().getrandbits(62) + 1,
+        sequence_start=True,
+        sequence_end=True,
+    )
+    pixels, *_ = [result.as_numpy(canary.output) for result in stream]
+    if pixels is None or pixels.ndim != 4 or pixels.shape[0] < 1 or pixels.shape[3] != 3:
+        came = "nothing" if pixels is None else f"shape {list(pixels.shape)}"
+        raise ServeError(
+            f"the canary request to model {canary.model!r} failed: "
+            f"{canary.output}: wanted [n, H, W, 3] with n >= 1, got {came}"
+        )
 
 
 def input_tensor(name: str, datatype: str, value: Any) -> Any:
@@ -531,72 +738,78 @@ def input_tensor(name: str, datatype: str, value: Any) -> Any:
     return tensor
 
 
-def check_pixels(pixels: Any, name: str) -> None:
-    """Raise ServeError unless these are one or more RGB pictures."""
-    if pixels is None or pixels.ndim != 4 or pixels.shape[0] < 1 or pixels.shape[3] != 3:
-        came = "nothing" if pixels is None else f"shape {list(pixels.shape)}"
-        raise ServeError(f"{name}: wanted [n, H, W, 3] with n >= 1, got {came}")
-
-
-def canary_preprocess(client: Any, timeout_s: float) -> None:
-    """Decode one picture."""
-    result = client.infer("preprocess", [input_tensor("image", "BYTES", CANARY_PNG)], client_timeout=timeout_s)
-    check_pixels(result.as_numpy("pixels"), "pixels")
-
-
-def responses(client: Any, timeout_s: float, **request: Any) -> Iterator[Any]:
+def responses(client: Any, keep_waiting: Callable[[], None], **request: Any) -> Iterator[Any]:
     """The responses to one streamed request, up to the one with the final flag."""
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     client.start_stream(callback=lambda result, error: arrived.put((result, error)))
     client.async_stream_infer(enable_empty_final_response=True, **request)
     is_final = False
-    deadline = time.monotonic() + timeout_s
     while not is_final:
         try:
-            result, error = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+            result, error = arrived.get(timeout=1.0)
         except queue.Empty:
-            raise ServeError(f"no response within {timeout_s:.0f} s") from None
+            keep_waiting()
+            continue
         if error is not None:
             raise error
         is_final = result.get_response().parameters["triton_final_response"].bool_param
         yield result
 
 
-def canary_world(client: Any, timeout_s: float) -> None:
-    """Stream one chunk from one picture, which goes through every model."""
-    stream = responses(
-        client,
-        timeout_s,
-        model_name="world",
-        inputs=[input_tensor("image", "BYTES", CANARY_PNG), input_tensor("num_chunks", "INT32", 1)],
-        # A session of one request. With an id it passes under sequence batching too, which refuses requests without.
-        sequence_id=random.SystemRandom().getrandbits(62) + 1,
-        sequence_start=True,
-        sequence_end=True,
-    )
-    frames = [result.as_numpy("frames") for result in stream]
-    check_pixels(frames[0], "frames")
+class CanaryWatch:
+    """Asks a model again and again whether it lives. While it answers others that is known, and it is left alone."""
+
+    def __init__(self, server: Server, canary: Canary) -> None:
+        self._server = server
+        self._canary = canary
+        self._every_s = float(server.options.canary_every_s)
+        self._timeout_s = float(server.options.canary_timeout_s)
+        self._due = time.monotonic() + self._every_s
+        self._deadline = 0.0
+        self._answers: list[str] | None = None
+
+    def check(self) -> None:
+        """To be called about every second; asks when it is time to.
+
+        Raises:
+            ServeError: the canary failed, or for too long neither it nor anybody else got an answer.
+        """
+        if self._answers is None:  # the last canary's own answer is on the page by now
+            self._has_answered()
+        if time.monotonic() < self._due:
+            return
+        if not self._has_answered():
+            self._deadline = time.monotonic() + self._timeout_s
+            run_canary(self._server.addresses["grpc"], self._canary, self._keep_waiting)
+            self._answers = None
+        self._due = time.monotonic() + self._every_s
+
+    def _keep_waiting(self) -> None:
+        self._server.check()
+        if self._has_answered():  # busy: the canary waits for its turn
+            self._deadline = time.monotonic() + self._timeout_s
+        if time.monotonic() > self._deadline:
+            raise ServeError(f"model {self._canary.model!r} has answered nobody for {self._timeout_s:.0f} s")
+
+    def _has_answered(self) -> bool:
+        """Whether the model has answered a request since the last look."""
+        before = self._answers
+        self._answers = read_metrics(self._server.addresses["metrics"], self._canary.proof) or before
+        return before is not None and self._answers != before
 
 
-CANARIES: dict[str, Callable[[Any, float], None]] = {"preprocess": canary_preprocess, "world": canary_world}
+def read_metrics(address: str, beginning: str) -> list[str]:
+    """The lines of the metrics page that begin so; none if it cannot be had."""
+    page = read_page(f"http://{address}/metrics") or ""
+    return [line for line in page.splitlines() if line.startswith(beginning)]
 
 
-def run_canaries(grpc_address: str, deadline: float) -> None:
-    """Send a request through each model that has a canary here; raise ServeError if one does not come back.
-
-    Only a request finds out: a model whose process has died still counts as ready.
-    """
-    from tritonclient.grpc import InferenceServerClient, InferenceServerException
-
-    with InferenceServerClient(grpc_address, channel_args=GRPC_OPTIONS) as client:
-        loaded = {model.name for model in client.get_model_repository_index(client_timeout=10).models}
-        for name in CANARIES.keys() & loaded:
-            try:
-                CANARIES[name](client, max(1.0, deadline - time.monotonic()))
-            except (ServeError, InferenceServerException) as error:
-                raise ServeError(f"the canary request to model {name!r} failed: {error}") from error
-            finally:
-                client.stop_stream(cancel_requests=True)
+def read_page(url: str) -> str | None:
+    """What the server answers there, if it says that all is well."""
+    opener = urllib.request.build_opener(NO_HTTP_PROXY)
+    with contextlib.suppress(OSError, http.client.HTTPException), opener.open(url, timeout=5) as page:
+        return str(page.read().decode())
+    return None
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -611,6 +824,22 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         add(f"--{service}-port", type=int, metavar="PORT", help=f"instead of {port}")
     add("--json", action="store_true", help="print one line with addresses and the server's pid; implies --free-ports")
     add("--run", metavar="COMMAND", help="run a shell command against the server, then stop, with its exit status")
+    add("--restart", action="store_true", help="start the server again when it dies after it was ready")
+    add("--max-restarts", type=int, metavar="N", help="give up after N restarts in a row; else never")
+    add(
+        "--canary-every-s",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="ask each model so often whether it lives, unless it just answered others; a server that fails is dead",
+    )
+    add(
+        "--canary-timeout-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="how long a model may answer nobody while a canary waits",
+    )
     add("--start-timeout-s", type=float, default=900.0, metavar="S", help="longest start, canary included")
     add("--exit-timeout-s", type=int, default=5, metavar="S", help="how long a stop waits for running requests")
     add("--log-verbose", type=int, default=0, metavar="N", help="the server's own verbosity")
@@ -621,7 +850,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="write the server's log there; --run alone shows it on failure only",
     )
     add("--check-python", action="store_true", help="only say whether this Python can serve")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.run is not None and (options.restart or options.canary_every_s > 0):
+        parser.error("--run goes with neither --restart nor --canary-every-s: the server ends with the command")
+    return options
 
 
 def run_command(server: Server, command: str) -> int:
@@ -641,9 +873,21 @@ def run_command(server: Server, command: str) -> int:
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def raise_stop(signum: int, _: FrameType | None) -> None:
-    """Turn a signal into an exception, so that what is open is closed on the way out."""
-    raise Stop(signum)
+class Backoff:
+    """How long to wait before the next start: 1, 2, 4 ... 60 s, and anew from 1 s after a server that stayed well."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self.num_in_a_row = 0
+
+    def next_s(self, ready_s: float) -> float | None:
+        """The seconds to wait after a server that was ready for ready_s; None: give up."""
+        if ready_s >= HEALTHY_S:
+            self.num_in_a_row = 0
+        if self._limit is not None and self.num_in_a_row >= self._limit:
+            return None
+        self.num_in_a_row += 1
+        return min(2.0 ** min(self.num_in_a_row - 1, 10), LONGEST_BACKOFF_S)
 
 
 @contextlib.contextmanager
@@ -656,25 +900,52 @@ def telling_log_of_failure(server: Server) -> Iterator[None]:
         raise
 
 
-def serve(options: argparse.Namespace) -> int:
-    """Start, prove, announce and hold the server; the exit status."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, raise_stop)
-    deadline = time.monotonic() + options.start_timeout_s
-    with Server(options) as server, telling_log_of_failure(server):
+def hold(server: Server) -> int:
+    """Prove, announce and watch a server that has been started; the exit status of --run."""
+    options = server.options
+    with telling_log_of_failure(server):
         with saying_every(PATIENCE_S, server.pending):
-            server.wait_until_ready(deadline)
-            run_canaries(server.addresses["grpc"], deadline)
-        say("ready: " + ", ".join(f"{service} {address}" for service, address in server.addresses.items()))
-        if options.json:
+            server.prove()
+        addresses = ", ".join(f"{service} {address}" for service, address in server.addresses.items())
+        say(f"ready: {addresses}, pid {server.pid}")
+        # Once: who reads it waits for one line. A later server has the same addresses, and its pid is said above.
+        if options.json and not server.is_again:
             print(json.dumps({**server.addresses, "pid": server.pid}), flush=True)
-        if options.run is not None:
-            status = run_command(server, options.run)
-            if status != 0 and options.log_file is not None:
-                say(f"the command failed; the server's log is in {options.log_file}")
-            return status
-        server.wait_until_end()
-        raise ServeError("the server ended by itself; its log above says why")
+        if options.run is None:
+            server.watch()
+        status = run_command(server, options.run)
+        if status != 0 and options.log_file is not None:
+            say(f"the command failed; the server's log is in {options.log_file}")
+        return status
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until a signal raises Stop, or until --run's command has ended; its exit status.
+
+    Raises:
+        ServeError: the server died, or never came to be ready; with --restart, only the latter, or at its limit.
+    """
+    signals = StopSignals()
+    ports: dict[str, int | None] = {service: getattr(options, f"{service}_port") for service in USUAL_PORTS}
+    backoff = Backoff(options.max_restarts)
+    was_ready = False
+    while True:
+        server = Server(options, ports, is_again=was_ready)
+        try:
+            with server, signals.raising():
+                return hold(server)
+        except ServeError as error:
+            was_ready = was_ready or server.ready_s > 0
+            # What has never run is not a matter of another try.
+            delay_s = backoff.next_s(server.ready_s) if options.restart and was_ready else None
+            if delay_s is None:
+                if backoff.num_in_a_row > 0:
+                    say(f"gave up after {backoff.num_in_a_row} restarts in a row")
+                raise
+            say(f"restart {backoff.num_in_a_row} in {delay_s:.0f} s: {error}")
+        ports.update(server.ports)
+        with signals.raising():
+            time.sleep(delay_s)
 
 
 def main() -> int:

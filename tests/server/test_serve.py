@@ -15,36 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tritonclient.grpc import InferenceServerClient
 
 import serve
+from tests.server.launches import (
+    TINY_CONFIG,
+    TINY_MODEL,
+    ask_tiny,
+    is_gone,
+    leftovers,
+    region_prefix,
+    wait_until_gone,
+    write_model,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
 pytestmark = pytest.mark.server
-
-TINY_MODEL = """
-import json
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.answer = int(json.loads(args["model_config"])["parameters"]["answer"]["string_value"])
-
-    def execute(self, requests):
-        answer = np.array([self.answer], dtype=np.int32)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("answer", answer)]) for _ in requests]
-"""
-
-TINY_CONFIG = """
-name: "tiny"
-backend: "python"
-max_batch_size: 0
-input [ { name: "unused" data_type: TYPE_INT32 dims: [ 1 ] optional: true } ]
-output [ { name: "answer" data_type: TYPE_INT32 dims: [ 1 ] } ]
-parameters [ { key: "answer" value { string_value: "41" } } ]
-"""
 
 # Decodes every picture to no picture at all: loads and is ready, but not fit to serve.
 BROKEN_PREPROCESS_MODEL = """
@@ -65,12 +51,6 @@ output [ { name: "pixels" data_type: TYPE_UINT8 dims: [ -1, -1, -1, 3 ] } ]
 """
 
 
-def write_model(repository: Path, name: str, config: str, model: str) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(config, encoding="utf-8")
-    (repository / name / "1" / "model.py").write_text(model, encoding="utf-8")
-
-
 @pytest.fixture
 def tiny_repository(tmp_path: Path) -> Path:
     write_model(tmp_path / "models", "tiny", TINY_CONFIG, TINY_MODEL)
@@ -80,36 +60,6 @@ def tiny_repository(tmp_path: Path) -> Path:
 def run_serve(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "serve.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-
-
-def ask_tiny(grpc_address: str) -> int:
-    with InferenceServerClient(grpc_address) as client:
-        return int(client.infer("tiny", [], client_timeout=20).as_numpy("answer")[0])
-
-
-def region_prefix(server_pid: int) -> str:
-    """What serve.py named this server's shared memory, and its own temporary folder, after."""
-    command = Path(f"/proc/{server_pid}/cmdline").read_text(encoding="utf-8").split("\0")
-    return next(part.rpartition("=")[2] for part in command if "shm-region-prefix-name" in part)
-
-
-def leftovers(prefix: str) -> list[Path]:
-    return [*Path("/dev/shm").glob(f"{prefix}*"), *Path(tempfile.gettempdir()).glob(f"{prefix}*")]
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while not is_gone(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.05)
 
 
 def test_json_line_names_a_server_that_answers(tiny_repository: Path, start_server: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -172,3 +173,78 @@ def test_the_canary_picture_is_a_picture() -> None:
     picture.load()
 
     assert (picture.size, picture.mode, picture.getpixel((8, 8))) == ((16, 16), "RGB", (96, 128, 160))
+
+
+@pytest.fixture
+def signals() -> Iterator[serve.StopSignals]:
+    """As serve.py has them; pytest has its own back afterwards."""
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield serve.StopSignals()
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def test_a_signal_breaks_off_what_may_be_broken_off(signals: serve.StopSignals) -> None:
+    with pytest.raises(serve.Stop, match="SIGTERM"), signals.raising():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_in_between_is_kept_for_later(signals: serve.StopSignals) -> None:
+    signal.raise_signal(signal.SIGHUP)
+
+    with pytest.raises(serve.Stop, match="SIGHUP"), signals.raising():
+        pytest.fail("the signal was forgotten")
+
+
+def test_a_second_signal_does_not_break_off_the_end(signals: serve.StopSignals) -> None:
+    def stop_twice() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            closed.append("all")
+
+    closed: list[str] = []
+
+    with pytest.raises(serve.Stop, match="SIGINT"), signals.raising():
+        stop_twice()
+
+    assert closed == ["all"]
+
+
+def test_waits_between_starts_double_up_to_a_minute() -> None:
+    backoff = serve.Backoff(limit=None)
+
+    assert [backoff.next_s(ready_s=1) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_server_that_stayed_well_starts_the_waits_anew() -> None:
+    backoff = serve.Backoff(limit=None)
+
+    assert [backoff.next_s(ready_s) for ready_s in (0, 0, 3600, 0)] == [1, 2, 1, 2]
+
+
+def test_only_restarts_in_a_row_count_towards_the_limit() -> None:
+    backoff = serve.Backoff(limit=2)
+
+    assert [backoff.next_s(ready_s) for ready_s in (0, 0, 3600, 0, 0)] == [1, 2, 1, 2, None]
+
+
+def test_no_restart_at_all_is_a_limit_too() -> None:
+    assert serve.Backoff(limit=0).next_s(ready_s=3600) is None
+
+
+def test_a_command_goes_without_restarts() -> None:
+    result = run_serve("--run", "true", "--restart")
+
+    assert result.returncode == 2
+    assert "--run goes with neither --restart nor --canary-every-s" in result.stderr
+
+
+def test_the_members_of_a_group_are_those_that_run() -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        assert serve.has_members(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on
+
+        assert not serve.has_members(process.pid)
