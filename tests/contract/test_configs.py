@@ -47,6 +47,7 @@ def test_denoise_takes_and_gives_the_tensors_of_the_contract():
     config = config_of("denoise")
     assert {tensor.name: shape_of(tensor) for tensor in config.input} == {
         "pixels": ("TYPE_UINT8", [-1, -1, -1, 3]),
+        "snapshot": ("TYPE_UINT8", [-1]),
         "cam_to_world": ("TYPE_FP32", [-1, 4, 4]),
         "intrinsics": ("TYPE_FP32", [-1, 4]),
         "translation_scale": ("TYPE_FP32", [1]),
@@ -65,19 +66,21 @@ def test_denoise_takes_and_gives_the_tensors_of_the_contract():
         "chunk": ("TYPE_INT32", [3]),
         "event_id": ("TYPE_INT64", [1]),
         "timings": ("TYPE_FP32", [6]),
+        "snapshot": ("TYPE_UINT8", [-1]),
     }
     assert config.model_transaction_policy.decoupled
 
 
-def test_world_takes_what_its_steps_take_and_gives_what_denoise_gives():
+def test_world_takes_what_its_steps_take_and_gives_what_denoise_gives_but_for_snapshots():
     world, denoise = config_of("world"), config_of("denoise")
     pictures = {tensor.name: shape_of(tensor) for tensor in config_of("preprocess").input}
-    rest = {tensor.name: shape_of(tensor) for tensor in denoise.input if tensor.name != "pixels"}
+    rest = {tensor.name: shape_of(tensor) for tensor in denoise.input if tensor.name not in ("pixels", "snapshot")}
     assert {tensor.name: shape_of(tensor) for tensor in world.input} == {**pictures, **rest}
     assert all(tensor.optional for tensor in world.input)
     # An ensemble has one name space for inputs and outputs: the echoed event id cannot have the input's name.
     renamed = {"event_id": "applied_event_id"}
-    wanted = {renamed.get(tensor.name, tensor.name): shape_of(tensor) for tensor in denoise.output}
+    kept = [tensor for tensor in denoise.output if tensor.name != "snapshot"]
+    wanted = {renamed.get(tensor.name, tensor.name): shape_of(tensor) for tensor in kept}
     assert {tensor.name: shape_of(tensor) for tensor in world.output} == wanted
 
 

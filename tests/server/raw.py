@@ -29,6 +29,7 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 DTYPES = {datatype: np.dtype(name) for name, datatype in DATATYPES.items()}
 INPUTS = {
     "pixels": "uint8",
+    "snapshot": "uint8",
     "image": "object",
     "size": "int32",
     "cam_to_world": "float32",

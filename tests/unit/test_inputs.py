@@ -86,7 +86,7 @@ def test_a_picture_is_copied_once_so_that_triton_may_take_its_memory_back(side):
     kept = request.picture
     pixels[:] = 0  # the memory is another request's now
     assert np.array_equal(np.asarray(kept), picture())
-    assert request.picture_bytes == picture().nbytes
+    assert request.waiting_bytes == picture().nbytes
     # From here on no further copy on the same side.
     assert to_device(kept, torch.device("cpu")).data_ptr() == torch.as_tensor(kept).data_ptr()
 

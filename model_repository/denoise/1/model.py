@@ -31,6 +31,7 @@ from worldmodel.metrics import (  # noqa: E402
 )
 from worldmodel.request import Envelope, parse_request  # noqa: E402
 from worldmodel.serving import read_parameters  # noqa: E402
+from worldmodel.snapshot import most_bytes  # noqa: E402
 
 log = logging.getLogger("worldstream")
 
@@ -67,7 +68,7 @@ class TritonPythonModel:
             metrics.update,
             metrics.observe,
         )
-        self.engine.start()
+        self.max_snapshot_bytes = most_bytes(self.engine.start())
 
     def execute(self, requests: list[Any]) -> None:
         """Check and queue. What is refused is answered here, all else by the engine's emitter thread."""
@@ -82,7 +83,9 @@ class TritonPythonModel:
         reply = TritonReply(request.get_response_sender())
         try:
             tensors = read_inputs(request.inputs())
-            self.engine.submit(parse_request(tensors, read_envelope(request), self.config, self.serving), reply)
+            envelope = read_envelope(request)
+            checked = parse_request(tensors, envelope, self.config, self.serving, self.max_snapshot_bytes)
+            self.engine.submit(checked, reply)
         except WorldError as error:
             reply.fail(error)
         except Exception:
@@ -110,6 +113,8 @@ class TritonReply:
         }
         if batch.encoded is not None:  # else left out, which Triton allows also in an ensemble
             tensors["encoded_frames"] = np.array(batch.encoded, np.object_)
+        if batch.snapshot is not None:
+            tensors["snapshot"] = batch.snapshot
         response = pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in tensors.items()])
         self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if batch.is_last else 0)
 

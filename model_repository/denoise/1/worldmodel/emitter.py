@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -42,6 +42,7 @@ class Batch:
     timings_ms: tuple[float, ...]  # queued, condition, denoise, decode, transfer, total
     is_last: bool  # carries the final flag
     encoded: tuple[bytes, ...] | None = None  # n files; None: the frames are raw
+    snapshot: Pixels | None = None  # a part of a session's file, where one was asked for
 
 
 class Reply(Protocol):
@@ -103,6 +104,18 @@ class Nothing:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some bytes of a session's file."""
+
+    delivery: Delivery
+    frame_px: tuple[int, int]
+    place: tuple[int, int, int]  # chunk_index, part_index, num_parts
+    content: Pixels
+    event_id: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class Failure:
     """A refusal or failure to be sent."""
 
@@ -110,10 +123,10 @@ class Failure:
     error: WorldError
 
 
-Answer = Frames | Receipt | Nothing | Failure
+Answer = Frames | Receipt | Nothing | Part | Failure
 
 
-def _empty(answer: Receipt | Nothing, place: tuple[int, int, int], is_last: bool) -> Batch:
+def _empty(answer: Receipt | Nothing | Part, place: tuple[int, int, int], is_last: bool) -> Batch:
     nothing = np.zeros((0, *answer.frame_px, 3), np.uint8)
     encoded = None if answer.delivery.encoding is None else ()
     return Batch(nothing, np.zeros(0, np.int64), place, answer.event_id, (0.0,) * 6, is_last, encoded)
@@ -128,6 +141,7 @@ class Emitter:
         self._reporter = reporter
         self._queue: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self._room = threading.BoundedSemaphore(DEPTH)  # for frames; the rest is small, and bounded by the requests
+        self._room_for_parts = threading.BoundedSemaphore(DEPTH)
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._streams: Streams = CpuStreams()
         self._encoder = Encoder()
@@ -138,9 +152,11 @@ class Emitter:
         self._thread.start()
 
     def put(self, answer: Answer) -> None:
-        """Send this after all that came before; frames wait while too many are under way."""
+        """Send this after all that came before; frames, and parts of files, wait while too many are under way."""
         if isinstance(answer, Frames):
             self._room.acquire()
+        elif isinstance(answer, Part):
+            self._room_for_parts.acquire()
         self._queue.put(answer)
 
     def close(self, timeout_s: float) -> None:
@@ -167,6 +183,8 @@ class Emitter:
         finally:
             if isinstance(answer, Frames):
                 self._room.release()
+            elif isinstance(answer, Part):
+                self._room_for_parts.release()
         return True
 
     def _give_up(self, delivery: Delivery) -> None:
@@ -186,6 +204,10 @@ class Emitter:
         elif isinstance(answer, Receipt):
             place = (answer.chunk_index, RECEIPT, answer.num_ahead)
             reply.send(_empty(answer, place, is_last=False))
+        elif isinstance(answer, Part):
+            if answer.is_last:
+                self._reporter.tell()
+            reply.send(replace(_empty(answer, answer.place, answer.is_last), snapshot=answer.content))
         elif isinstance(answer, Nothing):
             self._reporter.tell()
             reply.send(_empty(answer, (answer.chunk_index, 0, 1), is_last=True))

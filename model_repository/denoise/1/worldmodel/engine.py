@@ -32,8 +32,10 @@ from worldmodel.errors import (
 from worldmodel.metrics import ChunkTimes, Stats
 from worldmodel.reporter import Reporter
 from worldmodel.request import Request
+from worldmodel.saver import Saver, Saving
 from worldmodel.serving import ServingConfig
 from worldmodel.session import Entry, Session, SessionId, SessionTable
+from worldmodel.snapshot import check, restore, take
 from worldmodel.world import World
 
 log = logging.getLogger("worldstream")
@@ -81,8 +83,11 @@ class _Queues:
     def num_waiting(self) -> int:
         return sum(len(lane) for lane in self.lanes.values())
 
-    def picture_bytes(self) -> int:
-        return sum(job.request.picture_bytes for lane in self.lanes.values() for job in lane)
+    def waiting_bytes(self) -> int:
+        return sum(job.request.waiting_bytes for lane in self.lanes.values() for job in lane)
+
+    def sessions_to_save(self) -> list[SessionId]:
+        return [session for session, lane in self.lanes.items() for job in lane if job.request.is_saving]
 
 
 class Engine:
@@ -117,6 +122,7 @@ class Engine:
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
         self._reporter = Reporter(on_change, on_chunk)
         self._emitter = Emitter(serving.response_bytes, self._reporter)
+        self._saver = Saver(self._emitter, serving.response_bytes)
         self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
 
     def start(self) -> World:
@@ -133,6 +139,7 @@ class Engine:
         self._usual_size = made.config.sizes[0]
         self._reporter.start()
         self._emitter.start(made.streams)
+        self._saver.start(made)
         return made
 
     def submit(self, request: Request, reply: Reply) -> None:
@@ -142,10 +149,12 @@ class Engine:
             WorldError: it is refused; nothing has been sent, and nothing has changed.
         """
         now = time.monotonic()
+        if request.snapshot is not None:
+            check(request.snapshot, self._world)  # before the lock: it reads the weights, once
         with self._changed:
             self._check_open()
             session = self._admit(request, now)
-            job = Job(request, Delivery(reply, request.encoding), now, self._chunks_before(session))
+            job = Job(request, Delivery(reply, request.encoding), now, self._chunks_before(session, request))
             if request.wants_receipt and request.num_chunks:
                 self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
             self._queues.put(session, job)
@@ -159,6 +168,7 @@ class Engine:
         if self._compute.is_alive():
             self._compute.join(timeout_s)
         if not self._compute.is_alive():  # else it may still have answers
+            self._saver.close(timeout_s)
             self._emitter.close(timeout_s)
             self._reporter.close(timeout_s)
 
@@ -171,13 +181,15 @@ class Engine:
         return UnavailableError(f"engine: {reason}")
 
     def _admit(self, request: Request, now_s: float) -> SessionId:
-        is_bare_end = request.num_chunks == 0
+        is_bare_end = request.is_bare_end
         session = request.session
         if not request.is_start and session is not None:
             self._drop_expired(now_s)
             entry = self._table.find(session, is_bare_end)
             if not is_bare_end:  # a client that wants to stop is never too much
                 self._check_room(session)
+            if request.is_saving:
+                self._check_room_to_save(entry)
             entry.is_ending = request.is_end
             entry.is_stopped = is_bare_end
             return session
@@ -186,13 +198,15 @@ class Engine:
         if session is None:
             self._num_single += 1
             session = ("single", self._num_single)
-        self._check_pictures(request)
+        self._check_waiting_bytes(request)
         entry = self._table.admit(session, self._session_bytes[request.size or self._usual_size], now_s)
         entry.is_ending = request.is_end
         return session
 
-    def _chunks_before(self, session: SessionId) -> int:
-        """How many chunks the session will have when all that waits has run to its end."""
+    def _chunks_before(self, session: SessionId, request: Request) -> int:
+        """How many chunks the session will have when all that waits before this request has run to its end."""
+        if request.snapshot is not None:
+            return request.snapshot.chunk_index
         lane, entry = self._queues.lanes.get(session), self._table.entries[session]
         if lane:
             return lane[-1].first_chunk + lane[-1].request.num_chunks
@@ -237,13 +251,25 @@ class Engine:
             self._queues.turns.remove(session)
             del self._queues.lanes[session]
 
-    def _check_pictures(self, request: Request) -> None:
-        """Pictures wait with their requests until their session is made: outside of the sessions' budget."""
-        waiting = self._queues.picture_bytes()
-        if waiting and waiting + request.picture_bytes > self._serving.max_waiting_picture_bytes:
+    def _check_waiting_bytes(self, request: Request) -> None:
+        """What sessions start from waits with its requests: outside of the sessions' budget."""
+        waiting = self._queues.waiting_bytes()
+        if waiting and waiting + request.waiting_bytes > self._serving.max_waiting_picture_bytes:
+            name = "snapshot" if request.is_resumed else "pixels"
             raise BusyError(
-                f"pixels: {waiting} bytes of pictures wait to start a session, this one has {request.picture_bytes}, "
-                f"wanted at most {self._serving.max_waiting_picture_bytes} in all; try again later"
+                f"{name}: {waiting} bytes of pictures and snapshots wait to start a session, this one has "
+                f"{request.waiting_bytes}, wanted at most {self._serving.max_waiting_picture_bytes} in all; "
+                "try again later"
+            )
+
+    def _check_room_to_save(self, entry: Entry) -> None:
+        """So do snapshots, until they have been sent."""
+        to_save = self._queues.sessions_to_save()
+        waiting = self._saver.num_bytes + sum(self._table.entries[session].num_bytes for session in to_save)
+        if waiting and waiting + entry.num_bytes > self._serving.max_waiting_picture_bytes:
+            raise BusyError(
+                f"snapshot: {waiting} bytes of sessions are being saved, this one has {entry.num_bytes}, wanted at "
+                f"most {self._serving.max_waiting_picture_bytes} in all; try again later"
             )
 
     def _drop_expired(self, now_s: float) -> bool:
@@ -280,7 +306,7 @@ class Engine:
             others = self._after_turn(session, job, answer, is_done)
         self._reporter.note(self.stats())  # before the answers: a last one brings the page up to date
         for each in (answer, *others):
-            self._emitter.put(each)
+            self._saver.put(each) if isinstance(each, Saving) else self._emitter.put(each)
         return True
 
     def _next_turn(self) -> tuple[SessionId, Job] | None:
@@ -316,16 +342,20 @@ class Engine:
         """How long to sleep if nothing happens."""
         return min([SWEEP_S, *(self._due_s(session) - now_s for session in self._queues.turns)])
 
-    def _serve(self, entry: Entry, job: Job) -> tuple[Answer, bool]:
+    def _serve(self, entry: Entry, job: Job) -> tuple[Answer | Saving, bool]:
         """Compute one chunk of a request, or find another answer; and whether the request is done with."""
         began = time.monotonic()
         try:
-            if job.request.num_chunks == 0:
+            if job.request.is_bare_end:
                 return self._nothing(entry, job), True
             self._poll(entry, job)
             if entry.session is None:
                 entry.session = self._start_session(job.request)
-                job.request = replace(job.request, picture=None)  # it has done its part
+                job.request = replace(job.request, picture=None, snapshot=None)  # it has done its part
+            if job.request.is_saving:
+                return self._saving(entry.session, job), True
+            if job.request.num_chunks == 0:  # restored, and no more than that was asked for
+                return self._nothing(entry, job), True
             return self._serve_chunk(entry.session, entry, job, began)
         except WorldError as error:
             # Without its traceback, which would keep the chunk's tensors alive until the answer has gone.
@@ -357,12 +387,18 @@ class Engine:
         self._num_frames += chunk.decoding.num_frames
         return frames, is_done
 
+    def _saving(self, session: Session, job: Job) -> Saving:
+        taken = take(session, self._world)
+        return Saving(job.delivery, taken, session.config.sizes[0], session.chunk_index, job.request.event_id)
+
     def _nothing(self, entry: Entry, job: Job) -> Nothing:
         config = self._world.config if entry.session is None else entry.session.config
         chunk_index = 0 if entry.session is None else entry.session.chunk_index
         return Nothing(job.delivery, (config.height_px, config.width_px), chunk_index, job.request.event_id)
 
     def _start_session(self, request: Request) -> Session:
+        if request.snapshot is not None:
+            return restore(request.snapshot, self._world)
         assert request.picture is not None
         return self._world.start(
             request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit, request.size
@@ -380,7 +416,7 @@ class Engine:
             )
             raise CancelledError(f"request: cancelled by the client; {left}")
 
-    def _after_turn(self, session: SessionId, job: Job, answer: Answer, is_done: bool) -> list[Answer]:
+    def _after_turn(self, session: SessionId, job: Job, answer: Answer | Saving, is_done: bool) -> list[Answer]:
         """Bring table and queues up to date; the answers to requests that have nobody left to serve them."""
         entry, lane = self._table.entries[session], self._queues.lanes[session]
         entry.last_used_s = time.monotonic()
@@ -404,9 +440,7 @@ class Engine:
         lane.clear()
         gone = SessionNotFoundError("sequence_id: the session was ended, or its start failed, before this request ran")
         # What a bare end asks for has come true.
-        return [
-            self._nothing(entry, job) if job.request.num_chunks == 0 else Failure(job.delivery, gone) for job in jobs
-        ]
+        return [self._nothing(entry, job) if job.request.is_bare_end else Failure(job.delivery, gone) for job in jobs]
 
     def _refuse_all(self) -> None:
         with self._changed:
@@ -452,7 +486,7 @@ def _renumber(lane: deque[Job], next_chunk: int) -> None:
         next_chunk += job.request.num_chunks
 
 
-def _is_failed_start(job: Job, answer: Answer) -> bool:
+def _is_failed_start(job: Job, answer: Answer | Saving) -> bool:
     """Whether a start came to nothing by its own fault, so that its client can only start again."""
     has_failed = isinstance(answer, Failure) and not isinstance(answer.error, CancelledError)
     return job.request.is_start and job.chunks_done == 0 and has_failed

@@ -27,6 +27,7 @@ from worldmodel.pixels import Picture
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.serving import ServingConfig
 from worldmodel.session import SessionId
+from worldmodel.snapshot import Snapshot, open_snapshot
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Controls
 
@@ -49,6 +50,7 @@ PARAMETERS = (
     "width",
     "receipt",
     "recache",
+    "save",
     "session",
     "session_start",
     "session_end",
@@ -57,6 +59,7 @@ PARAMETERS = (
 MIN_FPS, MAX_FPS = 1, 1000  # a slower watcher would hold a session for ever
 INPUTS = (
     "pixels",
+    "snapshot",
     "image and size of world",
     "cam_to_world",
     "intrinsics",
@@ -68,6 +71,7 @@ INPUTS = (
     "seed",
     "event_id",
 )
+CONTROLS = {"cam_to_world", "intrinsics", "actions", "prompt", "num_chunks", "num_steps"}  # of a request for frames
 # HTTP `generate` hands Triton's sequence fields over as parameters, and sets no correlation id.
 ALIASES = ("sequence_id", "sequence_start", "sequence_end")
 SESSION_NAMES = ("session", "session_start", "session_end", *ALIASES)
@@ -89,7 +93,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Request:
-    """One request, checked. `num_chunks` is 0 for a bare end."""
+    """One request, checked. `num_chunks` is 0 for a bare end or restore, and where a session is to be saved."""
 
     session: SessionId | None  # None: a session of this one request
     is_start: bool
@@ -111,11 +115,20 @@ class Request:
     wants_receipt: bool = False
     fps: float | None = None  # no chunk begins before the one before it has been watched at this rate
     encoding: FrameEncoding | None = None  # of the frames that answer it; None: raw
+    is_resumed: bool = False  # it starts from a snapshot
+    snapshot: Snapshot | None = None  # until it has done its part, as a picture
+    is_saving: bool = False  # answered by the session's snapshot
 
     @property
-    def picture_bytes(self) -> int:
-        """Bytes of the picture that waits with this request."""
-        return 0 if self.picture is None else self.picture.nbytes
+    def is_bare_end(self) -> bool:
+        """Whether it asks for no further chunk, and for the end of the one that runs."""
+        return self.is_end and self.num_chunks == 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the picture or snapshot that waits with this request."""
+        picture_bytes = 0 if self.picture is None else self.picture.nbytes
+        return picture_bytes + (0 if self.snapshot is None else self.snapshot.num_bytes)
 
     def controls(self, chunk: int, chunk_latent_frames: int) -> Controls:
         """What steers this request's n-th chunk; a chunk that is not full is filled by standing still."""
@@ -125,7 +138,8 @@ class Request:
             actions=None if self.actions is None else tuple(_pressed(self.actions, frame) for frame in frames),
             intrinsics=_rows(self.intrinsics, frames),
             clip_step=self._longest_step,
-            prompt=self.prompt if chunk == 0 and not self.is_start else None,  # a start has its prompt already
+            # A start has its prompt already; what is resumed has the one that it was saved with.
+            prompt=self.prompt if chunk == 0 and (self.is_resumed or not self.is_start) else None,
             is_recached=chunk == 0 and self.is_recached,
             num_steps=self.num_steps,
             step_cache=self.step_cache,
@@ -148,20 +162,29 @@ def _pressed(actions: tuple[str, ...], frame: int) -> str:
 
 
 def parse_request(
-    tensors: Mapping[str, Any], envelope: Envelope, config: WorldConfig, serving: ServingConfig
+    tensors: Mapping[str, Any],
+    envelope: Envelope,
+    config: WorldConfig,
+    serving: ServingConfig,
+    max_snapshot_bytes: int = 0,
 ) -> Request:
     """Check everything a client sent, and copy what is kept.
 
     Args:
         tensors: the inputs that are present, by name; BYTES as object arrays of bytes, `pixels` perhaps on a device.
             Types and ranks are the model configuration's, which Triton has checked.
+        max_snapshot_bytes: the longest that a session of this world can make.
 
     Raises:
         InvalidInputError, TooLargeError: naming the input, what was wanted and what came.
     """
     session, is_start, is_end, parameters = _session_of(envelope)
     starts = is_start or session is None
-    picture = _picture(tensors.get("pixels"), starts, serving)
+    if _flag(parameters, "save"):
+        return _saving(tensors, session, starts, is_end, parameters)
+    snapshot = _snapshot(tensors, starts, config, max_snapshot_bytes)
+    begins = starts and snapshot is None  # from a picture
+    picture = _picture(tensors.get("pixels"), starts, serving) if snapshot is None else None
     most = serving.max_chunks_per_request * config.chunk_latent_frames
     poses = _poses(tensors.get("cam_to_world"), most)
     actions = _actions(tensors.get("actions"), most)
@@ -170,11 +193,14 @@ def parse_request(
     num_chunks = _num_chunks(tensors, poses, actions, config, serving)
     if is_end and not starts and poses is None and actions is None and "num_chunks" not in tensors:
         num_chunks = 0
+    if snapshot is not None and session is not None and not is_end and not tensors.keys() & CONTROLS:
+        num_chunks = 0
     num_steps = _scalar(tensors, "num_steps")
     sigmas = chunk_sigmas(config, num_steps)
     for name in ("seed", "translation_scale"):
-        if name in tensors and not starts:
+        if name in tensors and not begins:
             raise InvalidInputError(f"{name}: is set when a session starts, and cannot change afterwards")
+    size = _size(parameters, begins, config)
     return Request(
         session=session,
         is_start=starts,
@@ -190,13 +216,48 @@ def parse_request(
         seed=_seed(tensors),
         event_id=_event_id(tensors),
         step_cache=_step_cache(parameters, serving, len(sigmas), config.transformer.num_layers),
-        fit=_fit(parameters, starts),
-        size=_size(parameters, starts, config),
-        is_recached=_recache(parameters, starts, "prompt" in tensors),
+        fit=_fit(parameters, begins),
+        size=size if snapshot is None else snapshot.size,
+        is_recached=_recache(parameters, begins, "prompt" in tensors),
         wants_receipt=_flag(parameters, "receipt"),
         fps=_fps(parameters),
         encoding=_encoding(parameters),
+        is_resumed=snapshot is not None,
+        snapshot=snapshot,
     )
+
+
+def _saving(
+    tensors: Mapping[str, Any],
+    session: SessionId | None,
+    starts: bool,
+    is_end: bool,
+    parameters: Mapping[str, Any],
+) -> Request:
+    if session is None or starts or is_end:
+        raise InvalidInputError(
+            "parameter 'save': wanted it in a request that continues a session, and does not end it"
+        )
+    for name in tensors:
+        if name != "event_id" and 0 not in tensors[name].shape:
+            raise InvalidInputError(f"{name}: a request that saves its session computes nothing; wanted none")
+    for name in ("fps", "frame_encoding", "frame_quality", "height", "width", "fit", "recache", *STEP_CACHE):
+        if name in parameters:
+            raise InvalidInputError(f"parameter {name!r}: a request that saves its session computes nothing")
+    event_id = _event_id(tensors)
+    return Request(session, is_start=False, is_end=False, num_chunks=0, event_id=event_id, is_saving=True)
+
+
+def _snapshot(
+    tensors: Mapping[str, Any], starts: bool, config: WorldConfig, max_snapshot_bytes: int
+) -> Snapshot | None:
+    if "snapshot" not in tensors:
+        return None
+    if not starts:
+        raise InvalidInputError("snapshot: a session is restored by the request that starts it; this one continues one")
+    if "pixels" in tensors and 0 not in tensors["pixels"].shape:
+        raise InvalidInputError("snapshot: wanted pixels or snapshot to start a session, got both")
+    return open_snapshot(tensors["snapshot"], config, max_snapshot_bytes)
 
 
 def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mapping[str, Any]]:

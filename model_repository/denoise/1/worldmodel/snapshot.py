@@ -56,6 +56,11 @@ class Taken:
     tensors: Mapping[str, Tensor]
     document: Mapping[str, Any]
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes on the host."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
     def pieces(self, world: World) -> list[Pixels]:
         """The file as a row of byte arrays; reads every byte once for the checksum. For a thread that may take long."""
         return pack(self.tensors, {"model": model_of(world), **self.document})
