@@ -4,12 +4,14 @@ import base64
 import io
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 from worldmodel.encoding import NAMES, Encoder, FrameEncoding, parts_of
 from worldmodel.errors import UnavailableError
+from worldmodel.png import best_compress, write_png
 
 MAGIC = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
 
@@ -88,10 +90,40 @@ def test_frames_that_are_parts_of_a_larger_array_are_encoded_alike(encoder):
         assert encoder.encode(FRAMES[2:4], FrameEncoding(kind)) == whole[2:4]
 
 
-@pytest.mark.parametrize("name", ["png", "webp_base64"])
-def test_a_missing_pillow_is_said(monkeypatch, encoder, name):
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 1), (3, 2), (31, 65)])
+@pytest.mark.parametrize("compress", [zlib.compress, best_compress()], ids=["zlib", "isal"])
+def test_png_of_any_shape_is_whole(shape, compress):
+    frame = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    file = write_png(frame, compress)
+    with Image.open(io.BytesIO(file)) as image:
+        image.verify()  # lengths and checksums
+    assert np.array_equal(decoded(file)[0], frame)
+
+
+def test_png_of_one_pixel_is_the_one_made_by_hand():
+    # Header: 1 x 1, 8 bits, RGB. Data: filter 2 and the pixel, in a stored block. The Adler sum is by hand
+    # (1+2+10+20+30 = 63, 3+13+33+63 = 112), the CRC sums are gzip's.
+    wanted = (
+        "89504e470d0a1a0a 0000000d49484452 00000001 00000001 0802000000 907753de"
+        "0000000f49444154 7801 01 0400 fbff 02 0a141e 0070003f 56122f1a"
+        "0000000049454e44 ae426082"
+    )
+    stored = write_png(np.array([[[10, 20, 30]]], np.uint8), lambda rows, _: zlib.compress(rows, 0))
+    assert stored.hex() == wanted.replace(" ", "")
+
+
+def test_png_needs_no_package(monkeypatch, encoder):
+    for name in ("isal.isal_zlib", "PIL.Image", "simplejpeg"):
+        monkeypatch.setitem(sys.modules, name, None)
+    files = encoder.encode(FRAMES, FrameEncoding("png"))
+    monkeypatch.undo()
+    assert np.array_equal(np.stack([decoded(file)[0] for file in files]), FRAMES)
+
+
+@pytest.mark.parametrize("name", ["webp", "webp_base64"])
+def test_a_missing_pillow_is_said(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    wanted = f"parameter 'frame_encoding': {name[:3]}.* needs the Python package pillow, which this server lacks"
+    wanted = "parameter 'frame_encoding': webp needs the Python package pillow, which this server lacks"
     with pytest.raises(UnavailableError, match=wanted):
         FrameEncoding(name).make()
 
@@ -106,7 +138,7 @@ def test_jpeg_needs_one_of_two_packages(monkeypatch, encoder):
 
 
 def test_the_world_runs_without_any_encoder():
-    code = "import sys, worldmodel.engine; assert not {'PIL', 'simplejpeg', 'pybase64'} & set(sys.modules)"
+    code = "import sys, worldmodel.engine; assert not {'PIL', 'simplejpeg', 'isal'} & set(sys.modules)"
     environment = {"PYTHONPATH": next(path for path in sys.path if path.endswith("denoise/1"))}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 
