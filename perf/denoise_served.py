@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -30,7 +31,15 @@ class Served:
 
     grpc: str
     metrics: str
+    pid: int  # of tritonserver, the parent of the models' processes
     start_s: float
+
+    def cpu_s(self) -> float:
+        """CPU time that the server and its models' processes have used, in steps of 10 ms or so."""
+        children = [
+            pid for path in Path(f"/proc/{self.pid}/task").glob("*/children") for pid in path.read_text().split()
+        ]
+        return sum(map(_cpu_s, [str(self.pid), *children]))
 
     def counts(self) -> dict[str, float]:
         """The worldstream_* metrics by their short names, once they stand still: the page follows by a moment."""
@@ -42,6 +51,12 @@ class Served:
                 return now
             last = now
             time.sleep(0.5)
+
+
+def _cpu_s(pid: str) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    user, system = fields[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -68,7 +83,7 @@ def running_denoise(parameters: Mapping[str, object]) -> Iterator[Served]:
                     log.seek(0)
                     raise SystemExit("the server did not start:\n" + log.read()[-3000:])
                 said = json.loads(line)
-                yield Served(said["grpc"], said["metrics"], time.monotonic() - began)
+                yield Served(said["grpc"], said["metrics"], said["pid"], time.monotonic() - began)
             finally:
                 launcher.send_signal(signal.SIGTERM)
                 launcher.wait()

@@ -41,7 +41,8 @@ def test_kept_code_is_looked_for_where_our_start_left_it():
 
 
 def made_up(first_s, ready_s=10.0, graphs=0):
-    return {"ready_s": ready_s, "requests_s": [first_s] + [1.0] * 19, "graphs_of_first": graphs, "graphs_of_others": 0}
+    times = [first_s] + [1.0] * 19
+    return {"ready_s": ready_s, "requests_s": times, "requests_cpu_s": times, "graphs_of_first": graphs}
 
 
 def test_a_summary_has_the_median_ratio_and_the_most_graphs():
