@@ -110,6 +110,25 @@ _Timeout: TypeAlias = Annotated[float, typer.Option(help="Longest wait for a res
 _AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 
+_PlayOutput: TypeAlias = Annotated[Path | None, typer.Option("-o", "--output", help="An MP4 to write.")]
+_Keys: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file of keys, - for stdin, in place of the keyboard: one entry a latent frame, such as 'www\\[wl]l.'; "
+        "q quits, p and the rest of its line are a prompt."
+    ),
+]
+_Show: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--show/--no-show", help="Show the frames in the terminal; default where stdout is one."),
+]
+_MostChunks: TypeAlias = Annotated[int | None, typer.Option(min=1, help="The longest walk; default until you quit.")]
+_PlayFps: TypeAlias = Annotated[int, typer.Option(min=1, help="Frames a second, shown and written.")]
+
+# SIGHUP comes when a terminal or an ssh connection is closed.
+_STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
 class _Stopped(BaseException):
     """A signal asked us to end."""
 
@@ -155,8 +174,7 @@ def generate(
 ) -> None:
     """Make a film: move a camera through the world behind a picture."""
     with _stoppable(), _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
-        if output.suffix.lower() != ".mp4":
-            raise InvalidInputError(f"--output: wanted a name that ends in .mp4, got {output.name}")
+        _check_mp4(output)
         encoded = read_picture(picture)
         length = client.chunk_latent_frames()
         steering = choose_steering(path, actions, pose_rate.value, chunks, length, pose_convention.value)
@@ -184,6 +202,46 @@ def generate(
         if contact_sheet is not None:
             write_contact_sheet(client, encoded, film, contact_sheet)
         typer.echo(film.closing_line())
+
+
+@app.command()
+def play(
+    picture: _Picture,
+    output: _PlayOutput = None,
+    keys: _Keys = None,
+    show: _Show = None,
+    fit: _Fit = None,
+    size: _Size = None,
+    prompt: _Prompt = None,
+    seed: _Seed = None,
+    steps: _Steps = None,
+    chunks: _MostChunks = None,
+    fps: _PlayFps = 16,
+    url: _Url = DEFAULT_URL,
+    timeout: _Timeout = 60.0,
+) -> None:
+    """Walk through the world behind a picture by keys, and see it in the terminal.
+
+    w a s d move, i j k l or the arrows look, the space bar stands still, p types a new prompt, q quits.
+    """
+    from worldstream.play.run import choose_show
+    from worldstream.play.run import play as play_session
+
+    with _stoppable(), _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+        is_shown = choose_show(show, output is not None, keys is not None)
+        if output is not None:
+            _check_mp4(output)
+        session = client.session(
+            read_picture(picture),
+            prompt=prompt,
+            seed=seed,
+            fit=None if fit is None else fit.value,
+            num_steps=steps,
+            size=None if size is None else parse_size("--size", size)[::-1],
+        )
+        with session:
+            line = play_session(session, client.chunk_latent_frames(), fps, keys, output, is_shown, chunks)
+        typer.echo(line)
 
 
 @app.command()
@@ -215,14 +273,19 @@ def _word(is_so: bool, word: str) -> str:
     return word if is_so else f"not {word}"
 
 
+def _check_mp4(output: Path) -> None:
+    if output.suffix.lower() != ".mp4":
+        raise InvalidInputError(f"--output: wanted a name that ends in .mp4, got {output.name}")
+
+
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into an exception, so that the session is ended and the file closed on the way out."""
+    """Turn these signals into an exception, so that the session is ended and the file closed on the way out."""
 
     def stop(signum: int, _: FrameType | None) -> None:
         raise _Stopped(signum)
 
-    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: signal.signal(signum, stop) for signum in _STOPPING}
     try:
         yield
     except _Stopped as stopped:

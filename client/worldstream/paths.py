@@ -126,10 +126,15 @@ def actions_from_text(text: str) -> list[str]:
         entries = text.split(",")
     else:
         entries = [part[1:-1] if len(part) > 1 else part for part in re.findall(r"\[[^\[\]]*\]|.", text)]
-    return [_checked_keys(frame, keys) for frame, keys in enumerate(entries)]
+    return [checked_keys(frame, keys) for frame, keys in enumerate(entries)]
 
 
-def _checked_keys(frame: int, keys: str) -> str:
+def checked_keys(frame: int, keys: str) -> str:
+    """Return the keys of latent frame number `frame` as the server takes them: "" for a full stop.
+
+    Raises:
+        InvalidInputError: if a key does not exist, or comes twice.
+    """
     if keys == STAND:
         return ""
     for key in keys:
