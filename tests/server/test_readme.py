@@ -26,6 +26,7 @@ def run(server, name, folder):
     for usual, here in (("8000", server.http), ("8001", server.grpc), ("8002", server.metrics)):
         code = code.replace(f"localhost:{usual}", here)
     code = code.replace("answer.bin", f"{folder}/answer.bin").replace("pixels.rgb", f"{folder}/pixels.rgb")
+    code = code.replace("> frame_", f"> {folder}/frame_").replace("/my_picture", f"/{folder.name}")
     code = code.replace(" demo/orbit.mp4", f" {folder}/orbit.mp4")
     code = code.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
@@ -37,14 +38,28 @@ def run(server, name, folder):
 
 
 def test_every_way_to_call_it_has_a_snippet():
-    names = {"curl", "curl_session", "curl_preprocess", "curl_binary", "python", "cli", "triton", "conventions"}
-    assert set(snippets()) == names
+    over_http = {"curl", "curl_frames", "curl_session", "curl_preprocess", "curl_binary"}
+    assert set(snippets()) == over_http | {"python", "cli", "triton", "conventions", "shared_memory"}
 
 
 def test_curl_streams_events(server, tmp_path):
     out = run(server, "curl", tmp_path)
     assert out.startswith("data: {")
     assert '"frame_index":[0,1,2,3,4,5,6,7,8]' in out
+
+
+def test_curl_writes_frames_as_files(server, tmp_path):
+    run(server, "curl_frames", tmp_path)
+    frames = sorted(tmp_path.iterdir())
+    assert [frame.name for frame in frames] == [f"frame_{number}.png" for number in range(1, 10)]
+    for frame in frames:
+        with Image.open(frame) as picture:
+            picture.load()
+            assert (picture.format, picture.size) == ("PNG", (160, 96))
+
+
+def test_a_picture_in_shared_memory_starts_a_world(server, tmp_path):
+    assert run(server, "shared_memory", tmp_path) == "(9, 96, 160, 3)\n"
 
 
 def test_curl_goes_on_with_a_session_and_ends_it(server, tmp_path):
