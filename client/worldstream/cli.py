@@ -22,6 +22,7 @@ from worldstream.film import Film, stream_film, write_contact_sheet
 from worldstream.info import ServerInfo, metric_lines
 from worldstream.picture import read_picture, upright_size
 from worldstream.plan import plan_film
+from worldstream.snapshot import write_whole
 from worldstream.steering import MADE_PATH_CHUNKS, choose_steering, intrinsics_rows, parse_scale, parse_size
 
 app = typer.Typer(
@@ -110,6 +111,8 @@ _Timeout: TypeAlias = Annotated[float, typer.Option(help="Longest wait for a res
 _AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
 
+_SessionId: TypeAlias = Annotated[str, typer.Argument(help="The id of a live session.")]
+_IsNumber: TypeAlias = Annotated[bool, typer.Option("--number", help="The id is a number: 7 and '7' are two sessions.")]
 _PlayOutput: TypeAlias = Annotated[Path | None, typer.Option("-o", "--output", help="An MP4 to write.")]
 _Keys: TypeAlias = Annotated[
     Path | None,
@@ -245,6 +248,40 @@ def play(
 
 
 @app.command()
+def snapshot(
+    session: _SessionId,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    number: _IsNumber = False,
+    url: _Url = DEFAULT_URL,
+    timeout: _Timeout = 60.0,
+) -> None:
+    """Save a live session to a file; it goes on."""
+    with _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+        live = client.session(None, session_id=_session_id(session, number))
+        content = live.snapshot()
+        live.close()
+        write_whole(output, content)
+    typer.echo(f"{output}: session {session}, {len(content)} bytes")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What the command snapshot wrote.")],
+    session_id: Annotated[str | None, typer.Option(help="The session's new id; default a random one.")] = None,
+    number: _IsNumber = False,
+    url: _Url = DEFAULT_URL,
+    timeout: _Timeout = 60.0,
+) -> None:
+    """Go on with a saved session, on any server with the same model; prints its id."""
+    with _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+        name = None if session_id is None else _session_id(session_id, number)
+        session = client.session(None, session_id=name, snapshot=file.read_bytes())
+        session.restore()
+        session.close()
+    typer.echo(session.session_id)
+
+
+@app.command()
 def info(
     url: _Url = DEFAULT_URL, metrics_url: _MetricsUrl = None, timeout: _Timeout = 10.0, as_json: _AsJson = False
 ) -> None:
@@ -271,6 +308,14 @@ def _print_info(state: ServerInfo) -> None:
 
 def _word(is_so: bool, word: str) -> str:
     return word if is_so else f"not {word}"
+
+
+def _session_id(text: str, is_number: bool) -> str | int:
+    if not is_number:
+        return text
+    if not text.isdecimal():
+        raise InvalidInputError(f"--number: wanted an id of digits, got {text!r}")
+    return int(text)
 
 
 def _check_mp4(output: Path) -> None:

@@ -70,6 +70,7 @@ class WorldClient:
         fit: Fit | None = None,
         num_steps: int | None = None,
         size: tuple[int, int] | None = None,
+        snapshot: bytes | None = None,
     ) -> Session:
         """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
@@ -85,11 +86,13 @@ class WorldClient:
             fit: how the picture is brought to the model's size: "crop" (default) or "stretch".
             num_steps: denoising steps, for all requests without their own.
             size: height, width of the frames, one that the server serves; default its usual one.
+            snapshot: what `Session.snapshot` returned, in place of a picture: the session goes on from there, under its
+                old id or another. It has its own seed, scale, fit and size; a prompt beside it is switched to.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
-        core = make_core(picture, session_id, seed, translation_scale, fit, size)
+        core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
         return Session(self._connection, core, make_defaults(intrinsics, prompt, num_steps))
 
     def generate(

@@ -27,10 +27,12 @@ from worldstream.requests import (
     SessionId,
     asking_for_frames,
     build_request,
+    build_save_request,
     check_session_id,
     make_opening,
 )
 from worldstream.responses import Event, Pictures, parse_stream_response
+from worldstream.snapshot import load_snapshot
 
 # After these a start may or may not have left a session behind; after any other it has not.
 _UNSURE_AFTER = (CancelledError, InternalError, TritonError, UnavailableError)
@@ -53,15 +55,22 @@ def make_core(
     translation_scale: float | None,
     fit: Fit | None,
     size: tuple[int, int] | None,
+    snapshot: bytes | None = None,
 ) -> "SessionCore":
     """Check and load what `WorldClient.session` is given; without an id a random one is made.
 
     Raises:
         InvalidInputError: if an argument cannot be right.
     """
-    if picture is None and session_id is None:
+    if picture is None and session_id is None and snapshot is None:
         raise InvalidInputError("session_id: wanted one, to go on with a session without a picture")
     opening = None if picture is None else make_opening(picture, seed, translation_scale, fit, size)
+    if snapshot is not None:
+        if any(each is not None for each in (picture, seed, translation_scale, fit, size)):
+            raise InvalidInputError(
+                "snapshot: it holds picture, seed, translation_scale, fit and size; wanted it alone"
+            )
+        opening = Opening(load_snapshot(snapshot))
     return SessionCore(check_session_id(session_id if session_id is not None else uuid.uuid4().hex), opening)
 
 
@@ -73,7 +82,7 @@ class SessionCore:
         self.session_id = session_id
         self.life = Life.NEW if opening else Life.LIVE
         self._opening = opening
-        self._order = FrameOrder(is_from_start=opening is not None)
+        self._order = FrameOrder(is_from_start=opening is not None and not opening.is_restored)
         self._num_requests = 0
         self._start_id: str | None = None
         self._ending_ids: set[str] = set()
@@ -129,6 +138,27 @@ class SessionCore:
             controls = asking_for_frames(controls)
         flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
         return build_request(request_id, self._opening if is_start else None, controls, flags)
+
+    def restore_request(self) -> Any:
+        """Build the start from a snapshot that asks for no frames.
+
+        Raises:
+            InvalidInputError: if there is no snapshot, or it was sent already.
+        """
+        if self._opening is None or not self._opening.is_restored or self.life is not Life.NEW:
+            raise InvalidInputError("snapshot: wanted a session that was made from one and has not begun")
+        return self.next_request(Controls())
+
+    def save_request(self) -> Any:
+        """Build the request for the session's file.
+
+        Raises:
+            SessionNotFoundError: if the session has ended, or has not begun.
+        """
+        if self.session_id is None or self.life in (Life.NEW, Life.ENDED):
+            what = "has ended" if self.life is Life.ENDED else "has not begun"
+            raise SessionNotFoundError(f"SESSION_NOT_FOUND: session {self.session_id} {what}")
+        return build_save_request(self._new_id(), self.session_id)
 
     def end_request(self) -> Any:
         """Build the bare end: no further chunk, free the session."""

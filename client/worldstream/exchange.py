@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 from worldstream.batch import Batch
 from worldstream.errors import ProtocolError, UnavailableError, WorldStreamError
 from worldstream.responses import Event
+from worldstream.snapshot import SnapshotPart
 
 
 class Slot:
@@ -14,6 +15,7 @@ class Slot:
 
     def __init__(self) -> None:
         self.is_done = False  # nothing more will come
+        self.parts: list[SnapshotPart] = []  # of a session's file
         self._events: deque[Event] = deque()
         self._num_frames = 0
 
@@ -34,6 +36,8 @@ class Slot:
 
     def put(self, event: Event) -> None:
         """Take in a response."""
+        if event.part is not None:
+            self.parts.append(event.part)
         self._events.append(event)
         self._num_frames += 0 if event.batch is None else len(event.batch.frames)
         self.is_done = self.is_done or event.is_final

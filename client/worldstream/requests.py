@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2
 from worldstream.errors import InvalidInputError
 from worldstream.paths import actions_from_text
 from worldstream.picture import Picture, Pixels, load_picture
+from worldstream.snapshot import Snapshot
 from worldstream.tensors import add_array, add_strings
 
 WORLD = "world"
@@ -38,11 +39,16 @@ _ID_CHARS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 class Opening:
     """What only a session's first request may carry."""
 
-    picture: bytes | Pixels  # encoded bytes go through `world`, pixels [H, W, 3] straight to `denoise`
+    picture: bytes | Pixels | Snapshot  # encoded bytes go through `world`, pixels [H, W, 3] straight to `denoise`
     seed: int | None = None
     translation_scale: float | None = None
     fit: Fit | None = None
     size: tuple[int, int] | None = None  # height, width of the frames
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the session has a past already."""
+        return isinstance(self.picture, Snapshot)
 
     @property
     def model(self) -> str:
@@ -194,6 +200,14 @@ def build_request(
     return request
 
 
+def build_save_request(request_id: str, session_id: SessionId) -> service_pb2.ModelInferRequest:
+    """Build a request for a session's file."""
+    request = service_pb2.ModelInferRequest(model_name=DENOISE, id=request_id)
+    _add_sequence(request, SequenceFlags(session_id))
+    request.parameters["save"].bool_param = True
+    return request
+
+
 def build_preprocess_request(pictures: Sequence[bytes], size: tuple[int, int] | None) -> service_pb2.ModelInferRequest:
     """Build a request to `preprocess`; `size` is height, width.
 
@@ -225,6 +239,8 @@ def _add_sequence(request: Any, sequence: SequenceFlags) -> None:
 def _add_opening(request: Any, opening: Opening) -> None:
     if isinstance(opening.picture, bytes):
         add_strings(request, "image", [opening.picture])
+    elif isinstance(opening.picture, Snapshot):
+        add_array(request, "snapshot", opening.picture.content)
     else:
         add_array(request, "pixels", opening.picture[np.newaxis])
     if opening.seed is not None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from worldstream.batch import Batch, Timings
 from worldstream.errors import ProtocolError, WorldStreamError, error_from_message
+from worldstream.snapshot import SnapshotPart
 from worldstream.tensors import read_outputs
 
 _Outputs = Mapping[str, npt.NDArray[Any]]
@@ -29,12 +30,13 @@ _BATCH_OUTPUTS: dict[str, tuple[type, tuple[int | None, ...]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """One message of a stream: frames, an error, or neither when a session's end is confirmed."""
+    """One message of a stream: frames, a part of a session's file, an error, or none of them (an end is confirmed)."""
 
     request_id: str
     batch: Batch | None
     error: WorldStreamError | None
     is_final: bool
+    part: SnapshotPart | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,8 @@ def parse_stream_response(message: Any) -> Event:
     outputs = read_outputs(response)
     if _WORLD_EVENT_ID in outputs:
         outputs["event_id"] = outputs.pop(_WORLD_EVENT_ID)
+    if "snapshot" in outputs:
+        return Event(response.id, None, None, is_final, _part(outputs))
     has_frames = "frames" in outputs and outputs["frames"].shape[0] > 0
     if not has_frames and not is_final:
         raise ProtocolError("frames: a response that is not final came without frames")
@@ -76,6 +80,11 @@ def parse_preprocess_response(response: Any) -> Pictures:
     digests = _checked(outputs, "image_digest", np.object_, (len(pixels),))
     names = _checked(outputs, "camera_name", np.object_, (len(pixels),))
     return Pictures(pixels, tuple(item.decode() for item in digests), tuple(item.decode() for item in names))
+
+
+def _part(outputs: _Outputs) -> SnapshotPart:
+    _, part_index, num_parts = _checked(outputs, "chunk", np.int32, (3,)).tolist()
+    return SnapshotPart(part_index, num_parts, _checked(outputs, "snapshot", np.uint8, (None,)))
 
 
 def _batch(outputs: _Outputs, is_final: bool) -> Batch:

@@ -15,6 +15,7 @@ from worldstream.core import Life, SessionCore
 from worldstream.errors import CancelledError, SessionNotFoundError, WorldStreamError
 from worldstream.exchange import Exchange, Slot
 from worldstream.requests import Controls, SessionId, Steering, controls_from, make_controls, with_defaults
+from worldstream.snapshot import SnapshotPart, join_parts
 from worldstream.stream import Stream
 
 P = ParamSpec("P")
@@ -28,6 +29,11 @@ class Replies(Iterator[Batch]):
     def __init__(self, session: "Session", slot: Slot) -> None:
         self._session = session
         self._slot = slot
+
+    @property
+    def parts(self) -> list[SnapshotPart]:
+        """What has come of a session's file, where the request asked for that."""
+        return self._slot.parts
 
     def __next__(self) -> Batch:
         """Return the next batch; raise the request's error, if it had one, once."""
@@ -144,6 +150,34 @@ class Session:
         """
         while (steering := next_steering()) is not None:
             yield from self.ask(controls_from(steering))
+
+    def snapshot(self) -> bytes:
+        """Ask for the session as a file, behind all that is under way; waits for it. The session goes on.
+
+        `WorldClient.session(None, snapshot=...)` goes on from there, on any server with the same model, byte for byte.
+
+        Raises:
+            SessionNotFoundError: if the session has ended, or has not begun.
+            BusyError: if the server saves too many others at this moment.
+        """
+        self._settle()
+        request = self._core.save_request()
+        replies = self._send(self._open_stream(), request)
+        deque(replies, maxlen=0)
+        return join_parts(replies.parts)
+
+    def restore(self) -> None:
+        """Start a session that was prepared from a snapshot, without asking for frames; else its first request does.
+
+        Raises:
+            InvalidInputError: if the server cannot go on with this file, or there is none to start from.
+            SessionExistsError: if it has a live session of this id.
+        """
+        self._settle()
+        if self._core.life is Life.UNSURE:
+            self._tell_end()
+        request = self._core.restore_request()
+        deque(self._send(self._open_stream(), request), maxlen=0)
 
     def reconnect(self) -> None:
         """Leave the stream and wait for the server, so that the next request goes out over a new one.

@@ -132,19 +132,27 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     def _answer(self, seen: SeenRequest) -> Iterator[Any]:
         session_id = seen.parameters.get("sequence_id")
         is_start, is_end = seen.parameters.get("sequence_start"), seen.parameters.get("sequence_end")
-        has_picture = "image" in seen.inputs or "pixels" in seen.inputs
+        has_picture = any(name in seen.inputs for name in ("image", "pixels", "snapshot"))
         if session_id is None or is_start:
             if session_id in self.sessions:
                 return iter([error_message("SESSION_EXISTS: sequence_id: wanted a new one")])
             if not has_picture:
                 return iter([error_message("INVALID_INPUT: pixels: a start needs a picture")])
-            world = _World()
+            world = _world_of(seen.inputs.get("snapshot"))
             if session_id is not None:
                 self.sessions[session_id] = world
         elif session_id not in self.sessions:
             return iter([error_message("SESSION_NOT_FOUND: sequence_id: no such session")])
         else:
             world = self.sessions[session_id]
+        if seen.parameters.get("save"):
+            return snapshot_messages(world.num_frames, world.num_chunks)
+        if (
+            "snapshot" in seen.inputs
+            and not is_end
+            and not {"actions", "cam_to_world", "num_chunks"} & set(seen.inputs)
+        ):
+            return iter([frames_message(0, 0, (world.num_chunks, 0, 1), True)])
         if is_end and not is_start and not {"actions", "cam_to_world", "num_chunks"} & set(seen.inputs):
             del self.sessions[session_id]
             return iter([frames_message(0, 0, (0, 0, 1), True)])
@@ -195,6 +203,14 @@ def frames_message(first_frame: int, num: int, chunk: tuple[int, int, int], is_f
     return message
 
 
+def snapshot_messages(num_frames: int, num_chunks: int) -> Iterator[Any]:
+    """Build the messages of a file, in two parts: two numbers are all that this server's sessions are."""
+    for place, number in enumerate((num_frames, num_chunks)):
+        message = frames_message(0, 0, (num_chunks, place, 2), is_final=place == 1)
+        _add(message.infer_response, "snapshot", "UINT8", [8], struct.pack("<q", number))
+        yield message
+
+
 def error_message(text: str) -> Any:
     """Build the message of an error, with its final flag."""
     message = service_pb2.ModelStreamInferResponse(error_message=text)
@@ -212,6 +228,10 @@ def silence(duration_s: float = 2.0) -> Iterator[Any]:
     """Answer nothing for a while, for a script: what a client hears of a model whose process has died."""
     threading.Event().wait(duration_s)
     yield from ()
+
+
+def _world_of(snapshot: list[int] | None) -> _World:
+    return _World() if snapshot is None else _World(*struct.unpack("<2q", bytes(snapshot)))
 
 
 def _rename_event_id(response: Any) -> None:

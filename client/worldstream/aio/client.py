@@ -63,13 +63,14 @@ class AsyncWorldClient:
         fit: Fit | None = None,
         num_steps: int | None = None,
         size: tuple[int, int] | None = None,
+        snapshot: bytes | None = None,
     ) -> AsyncSession:
         """Prepare a session; its first request starts it on the server. Arguments as of `WorldClient.session`.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
-        core = make_core(picture, session_id, seed, translation_scale, fit, size)
+        core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
         return AsyncSession(self._connection, core, make_defaults(intrinsics, prompt, num_steps))
 
     def generate(

@@ -18,6 +18,7 @@ from worldstream.errors import CancelledError, SessionNotFoundError, WorldStream
 from worldstream.exchange import Exchange, Slot
 from worldstream.requests import Controls, SessionId, Steering, controls_from, make_controls, with_defaults
 from worldstream.session import PARTING_S
+from worldstream.snapshot import join_parts
 
 P = ParamSpec("P")
 
@@ -117,6 +118,25 @@ class AsyncSession:
         """
         if self._stream is not None:
             self._stream.cancel()
+
+    async def snapshot(self) -> bytes:
+        """Ask for the session as a file, behind all that is under way; as `Session.snapshot`."""
+        async with self._sending:
+            self._settle()
+            request = self._core.save_request()
+            slot = await self._send(await self._open_stream(), request)
+        await self._wait(slot)
+        return join_parts(slot.parts)
+
+    async def restore(self) -> None:
+        """Start a session that was prepared from a snapshot, without asking for frames; as `Session.restore`."""
+        async with self._sending:
+            self._settle()
+            if self._core.life is Life.UNSURE:
+                await self._tell_end()
+            request = self._core.restore_request()
+            slot = await self._send(await self._open_stream(), request)
+        await self._wait(slot)
 
     async def reconnect(self) -> None:
         """Leave the stream and wait for the server, so that the next request goes out over a new one.
@@ -249,7 +269,11 @@ class AsyncSession:
             return
         slot = await self._send(await self._open_stream(), self._core.end_request())
         with contextlib.suppress(SessionNotFoundError):
-            while not slot.is_done:
-                await self._pump(slot)
-                slot.take()
+            await self._wait(slot)
+
+    async def _wait(self, slot: Slot) -> None:
+        """Until all has come for a request that is not answered by frames; raises its error."""
+        while not slot.is_done:
+            await self._pump(slot)
             slot.take()
+        slot.take()
