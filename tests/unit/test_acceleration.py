@@ -110,7 +110,8 @@ def graphs_of(num_layers):
 
 
 def test_more_layers_are_not_more_graphs():
-    assert 0 < graphs_of(num_layers=12) == graphs_of(num_layers=1)
+    # One for all layers, and for every length of the window: what is bound differs in its data alone.
+    assert graphs_of(num_layers=12) == graphs_of(num_layers=1) == 1
 
 
 @pytest.mark.parametrize(("backend", "mode"), [("inductor", "reduce-overhead"), ("eager", "default")])

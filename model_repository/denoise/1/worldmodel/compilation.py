@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 # Variants of one block's graph that Dynamo keeps; beyond, it would go on without compiled code and say so only in its
 # log. A served size may take a few, its usual limit is eight.
 MOST_GRAPHS = 128
@@ -28,7 +31,7 @@ class Compilation:
             name: one of torch's own backends.
             mode: of torch.compile; only "inductor" has any but "default".
         """
-        import torch._dynamo
+        import torch._dynamo  # the compiler: only where it is used, since it takes seconds to import
         import torch._inductor
 
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_GRAPHS)
@@ -45,6 +48,12 @@ class Compilation:
             return run
 
         return compile_and_count
+
+    def expect_any_length(self, *visible: Tensor) -> None:
+        """Say of keys and values [1, H, visible tokens, D] that their length will change: one graph serves all."""
+        if self.is_on:
+            for tensor in visible:
+                torch._dynamo.maybe_mark_dynamic(tensor, 2)
 
     def mark_ready(self) -> None:
         """From now on every new graph is a recompile that a client waits for."""

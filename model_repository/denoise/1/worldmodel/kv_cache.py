@@ -69,9 +69,11 @@ class KVCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        shape = (1, num_heads, window * tokens_per_frame, head_dim)
-        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(num_layers)]
+        # Token by token in memory: what is visible has the same strides whether the window is full or not, so that a
+        # compiler needs no graph of its own for either.
+        shape = (1, window * tokens_per_frame, num_heads, head_dim)
+        self.keys = [torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(num_layers)]
+        self.values = [torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(num_layers)]
         self.frames: tuple[int | None, ...] = (None,) * window
         self.sink = sink
         self.tokens_per_frame = tokens_per_frame

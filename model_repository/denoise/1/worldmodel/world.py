@@ -379,6 +379,7 @@ class World:
         conditioning.bind(self.blocks)
         for layer, block in enumerate(self.blocks):
             keys, values = cache.visible(layer, placement)
+            self.compilation.expect_any_length(keys, values)
             block.bind(rotary_cos=cos, rotary_sin=sin, kv_keys=keys, kv_values=values, kv_index=index)
             block.bind(text_keys=prompt.keys[layer], text_values=prompt.values[layer])
 
