@@ -14,7 +14,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
         ({"cam_to_world": np.eye(4)}, r"cam_to_world: wanted \[T, 4, 4\] with T of 1 or more, got \[4, 4\]"),
         ({"cam_to_world": "north"}, "cam_to_world: wanted an array of numbers"),
         ({"cam_to_world": np.zeros((3, 4, 4)), "actions": "www"}, "a request takes one of them, both came"),
-        ({"actions": "wq"}, "actions: 'q' is no key"),
+        ({"actions": "wq"}, "actions: frame 1: 'q' is no key"),
         ({"intrinsics": [1, 2, 3]}, r"intrinsics: wanted \[4\], \[1, 4\] or \[T, 4\], got \[1, 3\]"),
         ({"num_chunks": 0}, "num_chunks: wanted 1 or more, got 0"),
         ({"num_steps": 0}, "num_steps: wanted 1 or more, got 0"),
