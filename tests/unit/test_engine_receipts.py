@@ -68,6 +68,24 @@ def test_a_receipt_after_a_cancelled_request_counts_from_what_was_committed(make
     assert receipt_of(late)[0] == late.batches[1].chunk[0] == 3
 
 
+def test_a_receipt_does_not_count_a_cancelled_request_whose_place_it_takes(make_engine):
+    # The request behind the cancelled one kept the number that it had behind it.
+    engine, world = make_engine(max_requests_per_session=3)
+    ask(engine, start("a", 1)).frames()
+    gate = Gate(world)
+    gate.close()
+    running, cancelled, waiting = ask(engine, go_on("a", 1)), ask(engine, go_on("a", 5)), ask(engine, go_on("a", 2))
+    assert gate.reached.wait(WAIT_S)
+    cancelled.cancelled.set()
+    late = ask(engine, go_on("a", 1, wants_receipt=True))
+    gate.open.set()
+    running.frames()
+    waiting.frames()
+    late.frames()
+    assert receipt_of(late)[:2] == (4, 2)
+    assert late.batches[1].chunk[0] == 4
+
+
 def test_a_bare_end_has_no_receipt_but_its_answer(make_engine):
     engine, _ = make_engine()
     ask(engine, start("a", 1)).frames()

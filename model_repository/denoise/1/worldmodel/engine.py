@@ -1,7 +1,7 @@
-"""Threads, queues, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
+"""Threads, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
 
 One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one
-chunk each. `submit` only looks into the table and queues; the emitter answers, the reporter tells the metrics.
+chunk each. `submit` only asks for admission and queues; the emitter answers, the reporter tells the metrics.
 
 Before the last answer to a request goes out, the table and the metrics say that the request is done: a client that has
 its answer can start the same id again, and finds the gauges as they should be.
@@ -16,78 +16,25 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from worldmodel.admission import Admission
 from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Frames, Nothing, Receipt, Reply
-from worldmodel.errors import (
-    BusyError,
-    CancelledError,
-    SessionNotFoundError,
-    UnavailableError,
-    WorldError,
-    internal_error,
-)
+from worldmodel.errors import CancelledError, SessionNotFoundError, UnavailableError, WorldError, internal_error
 from worldmodel.metrics import ChunkTimes, Stats
+from worldmodel.queues import Job
 from worldmodel.reporter import Reporter
 from worldmodel.request import Request
 from worldmodel.saver import Saver, Saving
 from worldmodel.serving import ServingConfig
-from worldmodel.session import Entry, Session, SessionId, SessionTable
+from worldmodel.session import Entry, Session, SessionId
 from worldmodel.snapshot import check, restore, take
 from worldmodel.world import World
 
 log = logging.getLogger("worldstream")
 
 SWEEP_S = 0.5  # how often an idle engine looks for expired sessions
-
-
-@dataclass(eq=False)
-class Job:
-    """A request on its way, one chunk at a time."""
-
-    request: Request
-    delivery: Delivery
-    waiting_since_s: float
-    first_chunk: int  # of its session that it steers, if what is ahead of it runs to its end
-    chunks_done: int = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nobody waits for its answers any more."""
-        return self.delivery.is_lost or self.delivery.reply.is_cancelled()
-
-    @property
-    def is_start_or_end(self) -> bool:
-        """Whether its session begins or ends with it."""
-        return self.request.is_start or self.request.is_end
-
-
-@dataclass
-class _Queues:
-    """What waits, by session, and whose turn it is. Guarded by the engine's lock."""
-
-    lanes: dict[SessionId, deque[Job]] = field(default_factory=dict)
-    turns: deque[SessionId] = field(default_factory=deque)
-
-    def put(self, session: SessionId, job: Job) -> None:
-        lane = self.lanes.setdefault(session, deque())
-        if not lane:
-            self.turns.append(session)
-        lane.append(job)
-
-    def num_waiting_of(self, session: SessionId) -> int:
-        return len(self.lanes.get(session, ()))
-
-    def num_waiting(self) -> int:
-        return sum(len(lane) for lane in self.lanes.values())
-
-    def waiting_bytes(self) -> int:
-        return sum(job.request.waiting_bytes for lane in self.lanes.values() for job in lane)
-
-    def sessions_to_save(self) -> list[SessionId]:
-        return [session for session, lane in self.lanes.items() for job in lane if job.request.is_saving]
 
 
 class Engine:
@@ -111,12 +58,11 @@ class Engine:
         """
         self._make_world = make_world
         self._serving = serving
-        self._table = SessionTable(serving.session_budget_bytes, serving.session_idle_timeout_s)
-        self._queues = _Queues()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards the admission and the two flags
+        self._admission = Admission(serving, self._answer_dropped)
+        self._table, self._queues = self._admission.table, self._admission.queues
         self._is_closing = False
         self._has_failed = False
-        self._num_single = 0
         self._num_chunks = 0
         self._num_frames = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
@@ -135,7 +81,7 @@ class Engine:
         made = self._ready.get()
         if isinstance(made, BaseException):
             raise made
-        self._session_bytes = {size: made.session_bytes(size) for size in made.config.sizes}
+        self._session_bytes = {size: made.session_bytes(size) for size in (None, *made.config.sizes)}
         self._usual_size = made.config.sizes[0]
         self._reporter.start()
         self._emitter.start(made.streams)
@@ -153,8 +99,9 @@ class Engine:
             check(request.snapshot, self._world)  # before the lock: it reads the weights, once
         with self._changed:
             self._check_open()
-            session = self._admit(request, now)
-            job = Job(request, Delivery(reply, request.encoding), now, self._chunks_before(session, request))
+            session = self._admission.admit(request, self._session_bytes, self._saver.num_bytes, now)
+            first_chunk = self._admission.chunks_before(session, request)
+            job = Job(request, Delivery(reply, request.encoding), now, first_chunk)
             if request.wants_receipt and request.num_chunks:
                 self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
             self._queues.put(session, job)
@@ -180,104 +127,15 @@ class Engine:
         reason = "it has failed; the server has to be restarted" if self._has_failed else "the server is shutting down"
         return UnavailableError(f"engine: {reason}")
 
-    def _admit(self, request: Request, now_s: float) -> SessionId:
-        is_bare_end = request.is_bare_end
-        session = request.session
-        if not request.is_start and session is not None:
-            self._drop_expired(now_s)
-            entry = self._table.find(session, is_bare_end)
-            if not is_bare_end:  # a client that wants to stop is never too much
-                self._check_room(session)
-            if request.is_saving:
-                self._check_room_to_save(entry)
-            entry.is_ending = request.is_end
-            entry.is_stopped = is_bare_end
-            return session
-        self._check_room(None)
-        self._drop_expired(now_s)
-        if session is None:
-            self._num_single += 1
-            session = ("single", self._num_single)
-        self._check_waiting_bytes(request)
-        entry = self._table.admit(session, self._session_bytes[request.size or self._usual_size], now_s)
-        entry.is_ending = request.is_end
-        return session
-
-    def _chunks_before(self, session: SessionId, request: Request) -> int:
-        """How many chunks the session will have when all that waits before this request has run to its end."""
-        if request.snapshot is not None:
-            return request.snapshot.chunk_index
-        lane, entry = self._queues.lanes.get(session), self._table.entries[session]
-        if lane:
-            return lane[-1].first_chunk + lane[-1].request.num_chunks
-        return 0 if entry.session is None else entry.session.chunk_index
-
     def _receipt(self, session: SessionId, job: Job) -> Receipt:
-        entry, lane = self._table.entries[session], self._queues.lanes.get(session, ())
-        frame_px = job.request.size or self._usual_size
-        if entry.session is not None:
-            frame_px = entry.session.config.sizes[0]
-        return Receipt(job.delivery, frame_px, job.first_chunk, len(lane), job.request.event_id)
+        made = self._table.entries[session].session
+        frame_px = (job.request.size or self._usual_size) if made is None else made.config.sizes[0]
+        num_ahead = self._queues.num_waiting_of(session)
+        return Receipt(job.delivery, frame_px, job.first_chunk, num_ahead, job.request.event_id)
 
-    def _check_room(self, session: SessionId | None) -> None:
-        """Refuse what would be one too many; those that nobody waits for any more do not count."""
-        if session is not None and self._queues.num_waiting_of(session) >= self._serving.max_requests_per_session:
-            self._drop_cancelled(session)
-        if self._queues.num_waiting() >= self._serving.max_requests:
-            for each in list(self._queues.lanes):
-                self._drop_cancelled(each)
-        if session is not None and self._queues.num_waiting_of(session) >= self._serving.max_requests_per_session:
-            raise BusyError(
-                f"request: wanted at most {self._serving.max_requests_per_session} unanswered requests of one session, "
-                "this is one more; wait for an answer"
-            )
-        total = self._queues.num_waiting()
-        if total >= self._serving.max_requests:
-            raise BusyError(f"request: {total} of {self._serving.max_requests} places are taken; try again later")
-
-    def _drop_cancelled(self, session: SessionId) -> None:
-        """Answer the waiting requests of a session that were cancelled, without waiting for their turn.
-
-        Not one that runs, and none that begins or ends its session: their turn does more than answer.
-        """
-        lane = self._queues.lanes[session]
-        running = None if session in self._queues.turns else lane[0]
-        gone = [job for job in lane if job is not running and job.is_lost and not job.is_start_or_end]
-        for job in gone:
-            lane.remove(job)
-            cancelled = CancelledError("request: cancelled by the client; the session is as it was before it")
-            self._emitter.put(Failure(job.delivery, cancelled))
-        if not lane:
-            self._queues.turns.remove(session)
-            del self._queues.lanes[session]
-
-    def _check_waiting_bytes(self, request: Request) -> None:
-        """What sessions start from waits with its requests: outside of the sessions' budget."""
-        waiting = self._queues.waiting_bytes()
-        if waiting and waiting + request.waiting_bytes > self._serving.max_waiting_picture_bytes:
-            name = "snapshot" if request.is_resumed else "pixels"
-            raise BusyError(
-                f"{name}: {waiting} bytes of pictures and snapshots wait to start a session, this one has "
-                f"{request.waiting_bytes}, wanted at most {self._serving.max_waiting_picture_bytes} in all; "
-                "try again later"
-            )
-
-    def _check_room_to_save(self, entry: Entry) -> None:
-        """So do snapshots, until they have been sent."""
-        to_save = self._queues.sessions_to_save()
-        waiting = self._saver.num_bytes + sum(self._table.entries[session].num_bytes for session in to_save)
-        if waiting and waiting + entry.num_bytes > self._serving.max_waiting_picture_bytes:
-            raise BusyError(
-                f"snapshot: {waiting} bytes of sessions are being saved, this one has {entry.num_bytes}, wanted at "
-                f"most {self._serving.max_waiting_picture_bytes} in all; try again later"
-            )
-
-    def _drop_expired(self, now_s: float) -> bool:
-        idle = [session for session in self._table.expired(now_s) if session not in self._queues.lanes]
-        for session in idle:
-            self._table.remove(session)
-            log.info("a session expired after %.0f s without a request", self._serving.session_idle_timeout_s)
-        return bool(idle)
+    def _answer_dropped(self, job: Job) -> None:
+        cancelled = CancelledError("request: cancelled by the client; the session is as it was before it")
+        self._emitter.put(Failure(job.delivery, cancelled))
 
     def _run_compute(self) -> None:
         try:
@@ -319,7 +177,7 @@ class Engine:
                 turn = self._due_turn(now)
                 if turn is not None:
                     return turn
-                has_expired = self._drop_expired(now)
+                has_expired = self._admission.drop_expired(now)
                 if not has_expired:
                     self._changed.wait(self._idle_s(now))
             if has_expired:
@@ -329,8 +187,7 @@ class Engine:
         """The session that has waited longest of those whose next chunk may begin."""
         for session in self._queues.turns:
             if self._due_s(session) <= now_s:
-                self._queues.turns.remove(session)
-                return session, self._queues.lanes[session][0]
+                return session, self._queues.take_turn(session)
         return None
 
     def _due_s(self, session: SessionId) -> float:
@@ -418,26 +275,20 @@ class Engine:
 
     def _after_turn(self, session: SessionId, job: Job, answer: Answer | Saving, is_done: bool) -> list[Answer]:
         """Bring table and queues up to date; the answers to requests that have nobody left to serve them."""
-        entry, lane = self._table.entries[session], self._queues.lanes[session]
+        entry = self._table.entries[session]
         entry.last_used_s = time.monotonic()
         answers: list[Answer] = []
         if is_done:
-            lane.popleft()
-            if entry.session is not None:
-                _renumber(lane, entry.session.chunk_index)
+            self._queues.finish_first(session, 0 if entry.session is None else entry.session.chunk_index)
             if job.request.is_end or entry.session is None or _is_failed_start(job, answer):
-                answers = self._free(entry, lane)
-        if lane:
-            self._queues.turns.append(session)
-        else:
-            del self._queues.lanes[session]
+                answers = self._free(entry)
+        self._queues.end_turn(session)
         return answers
 
-    def _free(self, entry: Entry, lane: deque[Job]) -> list[Answer]:
+    def _free(self, entry: Entry) -> list[Answer]:
         """Forget a session; requests that waited behind its end, or behind a start that failed, go with it."""
         self._table.remove(entry.id)
-        jobs = list(lane)
-        lane.clear()
+        jobs = self._queues.clear(entry.id)
         gone = SessionNotFoundError("sequence_id: the session was ended, or its start failed, before this request ran")
         # What a bare end asks for has come true.
         return [self._nothing(entry, job) if job.request.is_bare_end else Failure(job.delivery, gone) for job in jobs]
@@ -445,9 +296,7 @@ class Engine:
     def _refuse_all(self) -> None:
         with self._changed:
             self._is_closing = True
-            jobs = [job for lane in self._queues.lanes.values() for job in lane]
-            self._queues = _Queues()
-            self._table.entries.clear()
+            jobs = self._admission.forget_all()
         self._reporter.note(self.stats())
         for job in jobs:
             self._emitter.put(Failure(job.delivery, self._closed()))
@@ -477,13 +326,6 @@ class Engine:
             conditioner_bytes=counters.conditioner_bytes,
             conditioner_peak_bytes=counters.conditioner_peak_bytes,
         )
-
-
-def _renumber(lane: deque[Job], next_chunk: int) -> None:
-    """Say anew what each waiting request steers: the one that is done may have been given up early."""
-    for job in lane:
-        job.first_chunk = next_chunk
-        next_chunk += job.request.num_chunks
 
 
 def _is_failed_start(job: Job, answer: Answer | Saving) -> bool:
