@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from worldstream import CancelledError, WorldClient
+from worldstream.aio import AsyncWorldClient
 
 from tests.server.raw import picture, settled_metrics, wait_for_metrics
 
@@ -52,3 +58,34 @@ def test_a_session_from_an_encoded_picture_makes_the_frames_that_world_makes(ser
             decoded_first = [batch.frames for batch in session.generate(actions="wwl")]
 
     assert np.concatenate(decoded_first).tobytes() == np.concatenate(through_world).tobytes()
+
+
+def test_a_session_that_is_saved_while_it_streams_is_restored_by_the_command_line(server: Any, tmp_path: Path) -> None:
+    file, command = tmp_path / "walk.session", (sys.executable, "-m", "worldstream")
+    environment = os.environ | {"WORLDSTREAM_GRPC": server.grpc}
+    with WorldClient(server.grpc) as client, client.session(png(), session_id="walk", num_steps=2) as session:
+        list(session.generate(actions="wwlwww"))
+        for arguments in (("snapshot", "walk", "-o", file), ("restore", file, "--session-id", "7", "--number")):
+            done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == "7\n"
+        stayed = [batch.frames for batch in session.generate(actions="s", prompt="night")]
+        with client.session(None, session_id=7, num_steps=2) as twin:
+            moved = [batch.frames for batch in twin.generate(actions="s", prompt="night")]
+    assert np.concatenate(stayed).tobytes() == np.concatenate(moved).tobytes()
+
+
+def test_the_client_for_asyncio_moves_a_session_while_others_stream(server: Any) -> None:
+    async def move() -> tuple[list[Any], list[Any]]:
+        async with AsyncWorldClient(server.grpc) as client, client.session(png(), num_steps=2) as session:
+            other = await client.session(png(), session_id="beside", num_steps=1).generate(num_chunks=6, end=True)
+            async for _ in session.generate(num_chunks=2):
+                pass
+            file = await session.snapshot()
+            stayed = [batch.frames async for batch in session.generate(actions="wl")]
+            async with client.session(None, snapshot=file, num_steps=2) as twin:
+                moved = [batch.frames async for batch in twin.generate(actions="wl")]
+            assert sum([len(batch.frames) async for batch in other]) == 69
+            return stayed, moved
+
+    stayed, moved = asyncio.run(move())
+    assert np.concatenate(stayed).tobytes() == np.concatenate(moved).tobytes()

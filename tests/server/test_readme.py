@@ -39,7 +39,7 @@ def run(server, name, folder):
 
 def test_every_way_to_call_it_has_a_snippet():
     over_http = {"curl", "curl_frames", "curl_session", "curl_preprocess", "curl_binary"}
-    assert set(snippets()) == over_http | {"python", "cli", "triton", "conventions", "shared_memory"}
+    assert set(snippets()) == over_http | {"python", "cli", "triton", "conventions", "shared_memory", "snapshot"}
 
 
 def test_curl_streams_events(server, tmp_path):
@@ -83,6 +83,12 @@ def test_curl_sends_and_gets_raw_bytes(server, tmp_path):
     with Image.open(ROOT / "client" / "pictures" / "start.png") as picture:
         wanted = picture.convert("RGB").tobytes()
     assert (tmp_path / "pixels.rgb").read_bytes() == wanted
+
+
+def test_a_saved_session_goes_on_byte_for_byte(server, tmp_path):
+    num_bytes, is_equal = run(server, "snapshot", tmp_path).strip().split(" ", 1)
+    assert int(num_bytes) > 1_000_000
+    assert is_equal == "True"
 
 
 def test_the_python_client_walks_and_then_turns(server, tmp_path):
