@@ -29,7 +29,8 @@ from worldmodel.metrics import (  # noqa: E402
     Stats,
     changes,
 )
-from worldmodel.request import Envelope, parse_request  # noqa: E402
+from worldmodel.request import parse_request  # noqa: E402
+from worldmodel.request_parameters import Envelope  # noqa: E402
 from worldmodel.serving import read_parameters  # noqa: E402
 from worldmodel.snapshot import most_bytes  # noqa: E402
 

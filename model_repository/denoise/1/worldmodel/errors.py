@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 
+SHOWN = 60  # characters of somebody's own text in a message
+
 
 class WorldError(Exception):
     """A refusal or failure that the client may read: names the input, what was wanted and what came."""
@@ -69,3 +71,9 @@ def internal_error(what: str) -> InternalError:
     reference = secrets.token_hex(4)
     logging.getLogger("worldstream").exception("INTERNAL %s: %s", reference, what)
     return InternalError(f"{what}; the server's log has it as {reference}")
+
+
+def shown(value: object) -> str:
+    """Somebody's own words in a message: short, and in ASCII."""
+    text = ascii(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"

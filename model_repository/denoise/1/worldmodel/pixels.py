@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+FITS = ("crop", "stretch")  # see fit_picture
+
 Pixels = NDArray[np.uint8]
 Picture = Pixels | Tensor  # [H, W, 3] uint8 RGB, on the host or on a device
 

@@ -1,13 +1,11 @@
 """What a client asks for: tensors and the sequence envelope in, one checked, immutable request out.
 
-NumPy only, but for a picture that comes on a device and stays there.
-
-All checks of what a client sends are here, so that nothing behind this file meets a surprise. Letters: T latent frames.
+All checks of what a client sends are here or called from here, so that nothing behind this file meets a surprise.
+Parameters are checked in request_parameters.py, snapshots in snapshot_checks.py. Letters: T latent frames.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +18,23 @@ from torch import Tensor
 from worldmodel import camera as cam
 from worldmodel.camera_checks import check_actions, check_intrinsics, checked_poses
 from worldmodel.config import WorldConfig
-from worldmodel.encoding import DEFAULT_QUALITY, LOSSY, NAMES, FrameEncoding
+from worldmodel.encoding import FrameEncoding
 from worldmodel.errors import InvalidInputError, TooLargeError
 from worldmodel.inputs import own_copy
 from worldmodel.pixels import Picture
+from worldmodel.request_parameters import (
+    STEP_CACHE,
+    Envelope,
+    encoding_of,
+    fit_of,
+    flag_of,
+    fps_of,
+    parameters_of,
+    recache_of,
+    session_of,
+    size_of,
+    step_cache_of,
+)
 from worldmodel.schedule import chunk_sigmas
 from worldmodel.serving import ServingConfig
 from worldmodel.session import SessionId
@@ -31,64 +42,8 @@ from worldmodel.snapshot import Snapshot, open_snapshot
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Controls
 
-# Request parameters of the step cache, and the types they come as.
-STEP_CACHE = {
-    "step_cache": (str,),
-    "step_cache_threshold": (float, int),
-    "step_cache_warmup_steps": (int,),
-    "step_cache_max_continuous": (int,),
-    "step_cache_taylorseer_order": (int,),
-    "step_cache_first_blocks": (int,),
-    "step_cache_last_blocks": (int,),
-}
-PARAMETERS = (
-    "fit",
-    "fps",
-    "frame_encoding",
-    "frame_quality",
-    "height",
-    "width",
-    "receipt",
-    "recache",
-    "save",
-    "session",
-    "session_start",
-    "session_end",
-    *STEP_CACHE,
-)
-MIN_FPS, MAX_FPS = 1, 1000  # a slower watcher would hold a session for ever
-INPUTS = (
-    "pixels",
-    "snapshot",
-    "image and size of world",
-    "cam_to_world",
-    "intrinsics",
-    "translation_scale",
-    "actions",
-    "prompt",
-    "num_chunks",
-    "num_steps",
-    "seed",
-    "event_id",
-)
 CONTROLS = {"cam_to_world", "intrinsics", "actions", "prompt", "num_chunks", "num_steps"}  # of a request for frames
-# HTTP `generate` hands Triton's sequence fields over as parameters, and sets no correlation id.
-ALIASES = ("sequence_id", "sequence_start", "sequence_end")
-SESSION_NAMES = ("session", "session_start", "session_end", *ALIASES)
 MAX_KEYS = 8  # bytes of one entry of `actions`: every key once
-MAX_NAME = 128  # characters of a session's id
-SHOWN = 40  # characters of a client's own text in a message
-FITS = ("crop", "stretch")
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """What travels beside the tensors: Triton's sequence fields and the request parameters."""
-
-    correlation_id: int | str = 0
-    is_start: bool = False
-    is_end: bool = False
-    parameters: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -178,9 +133,10 @@ def parse_request(
     Raises:
         InvalidInputError, TooLargeError: naming the input, what was wanted and what came.
     """
-    session, is_start, is_end, parameters = _session_of(envelope)
+    parameters = parameters_of(envelope)
+    session, is_start, is_end = session_of(envelope, parameters)
     starts = is_start or session is None
-    if _flag(parameters, "save"):
+    if flag_of(parameters, "save"):
         return _saving(tensors, session, starts, is_end, parameters)
     snapshot = _snapshot(tensors, starts, config, max_snapshot_bytes)
     begins = starts and snapshot is None  # from a picture
@@ -200,7 +156,7 @@ def parse_request(
     for name in ("seed", "translation_scale"):
         if name in tensors and not begins:
             raise InvalidInputError(f"{name}: is set when a session starts, and cannot change afterwards")
-    size = _size(parameters, begins, config)
+    size = size_of(parameters, begins, config)
     return Request(
         session=session,
         is_start=starts,
@@ -215,13 +171,13 @@ def parse_request(
         num_steps=num_steps,
         seed=_seed(tensors),
         event_id=_event_id(tensors),
-        step_cache=_step_cache(parameters, serving, len(sigmas), config.transformer.num_layers),
-        fit=_fit(parameters, begins),
+        step_cache=step_cache_of(parameters, serving, len(sigmas), config.transformer.num_layers),
+        fit=fit_of(parameters, begins),
         size=size if snapshot is None else snapshot.size,
-        is_recached=_recache(parameters, begins, "prompt" in tensors),
-        wants_receipt=_flag(parameters, "receipt"),
-        fps=_fps(parameters),
-        encoding=_encoding(parameters),
+        is_recached=recache_of(parameters, begins, "prompt" in tensors),
+        wants_receipt=flag_of(parameters, "receipt"),
+        fps=fps_of(parameters),
+        encoding=encoding_of(parameters),
         is_resumed=snapshot is not None,
         snapshot=snapshot,
     )
@@ -258,140 +214,6 @@ def _snapshot(
     if "pixels" in tensors and 0 not in tensors["pixels"].shape:
         raise InvalidInputError("snapshot: wanted pixels or snapshot to start a session, got both")
     return open_snapshot(tensors["snapshot"], config, max_snapshot_bytes)
-
-
-def _session_of(envelope: Envelope) -> tuple[SessionId | None, bool, bool, Mapping[str, Any]]:
-    parameters = dict(envelope.parameters or {})
-    for name in parameters:
-        # Triton's own, and forwarded headers, are not ours to judge.
-        if name not in (*PARAMETERS, *ALIASES) and not name.startswith("triton_") and "-" not in name:
-            raise InvalidInputError(
-                f"{_shown(name)} is neither an input ({', '.join(INPUTS)}) nor a parameter "
-                f"({', '.join(each for each in PARAMETERS if each not in STEP_CACHE)}, step_cache, step_cache_...)"
-            )
-    if envelope.correlation_id not in (0, ""):
-        for name in SESSION_NAMES:
-            if name in parameters:
-                raise InvalidInputError(f"parameter {name!r}: this request carries a sequence_id already")
-        return _session_id("sequence_id", envelope.correlation_id), envelope.is_start, envelope.is_end, parameters
-    if envelope.is_start or envelope.is_end:
-        raise InvalidInputError("sequence_id: wanted an id beside sequence_start or sequence_end, got none")
-    given = [name for name in ("session", "sequence_id") if name in parameters]
-    flags = {name: _flag(parameters, name) for name in SESSION_NAMES if name.endswith(("_start", "_end"))}
-    is_start = flags["session_start"] or flags["sequence_start"]
-    is_end = flags["session_end"] or flags["sequence_end"]
-    if len(given) > 1:
-        raise InvalidInputError("parameter 'session': wanted session or sequence_id, got both")
-    if not given:
-        if is_start or is_end:
-            raise InvalidInputError("parameter 'session': wanted an id beside session_start or session_end, got none")
-        return None, False, False, parameters
-    return _session_id(f"parameter {given[0]!r}", parameters[given[0]]), is_start, is_end, parameters
-
-
-def _session_id(where: str, name: Any) -> SessionId:
-    if type(name) is int and name > 0:
-        return ("number", name)
-    if type(name) is str and 0 < len(name) <= MAX_NAME:
-        return ("name", name)
-    raise InvalidInputError(
-        f"{where}: wanted an integer of 1 or more, or a string of 1 to {MAX_NAME} characters, got {_shown(name)}"
-    )
-
-
-def _shown(value: Any) -> str:
-    """A client's own words in a message: short, and in ASCII."""
-    text = ascii(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
-
-
-def _flag(parameters: Mapping[str, Any], name: str) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise InvalidInputError(f"parameter {name!r}: wanted true or false, got {_shown(value)}")
-    return value
-
-
-def _fps(parameters: Mapping[str, Any]) -> float | None:
-    fps = parameters.get("fps")
-    if fps is None:
-        return None
-    if type(fps) not in (int, float) or not MIN_FPS <= fps <= MAX_FPS:  # NaN fails too
-        raise InvalidInputError(f"parameter 'fps': wanted a number from {MIN_FPS} to {MAX_FPS}, got {_shown(fps)}")
-    return float(fps)
-
-
-def _encoding(parameters: Mapping[str, Any]) -> FrameEncoding | None:
-    name = parameters.get("frame_encoding", "raw")
-    if name not in ("raw", *NAMES):
-        raise InvalidInputError(f"parameter 'frame_encoding': wanted raw, {', '.join(NAMES)}, got {_shown(name)}")
-    quality = parameters.get("frame_quality", DEFAULT_QUALITY)
-    if type(quality) is not int or not 1 <= quality <= 100:
-        raise InvalidInputError(f"parameter 'frame_quality': wanted an integer from 1 to 100, got {_shown(quality)}")
-    if "frame_quality" in parameters and not name.startswith(LOSSY):
-        raise InvalidInputError(
-            f"parameter 'frame_quality': wanted it beside a frame_encoding that loses something "
-            f"({', '.join(LOSSY)}), got {name}"
-        )
-    if name == "raw":
-        return None
-    encoding = FrameEncoding(name, quality)
-    encoding.make()  # refuse now, rather than with the frames, what this server lacks a package for
-    return encoding
-
-
-def _recache(parameters: Mapping[str, Any], starts: bool, has_prompt: bool) -> bool:
-    is_wanted = _flag(parameters, "recache")
-    if is_wanted and (starts or not has_prompt):
-        raise InvalidInputError("parameter 'recache': wanted it beside a prompt that a session switches to")
-    return is_wanted
-
-
-def _fit(parameters: Mapping[str, Any], starts: bool) -> str:
-    if "fit" not in parameters:
-        return "crop"
-    if not starts:
-        raise InvalidInputError("parameter 'fit': is set when a session starts, and cannot change afterwards")
-    if parameters["fit"] not in FITS:
-        raise InvalidInputError(f"parameter 'fit': wanted crop or stretch, got {_shown(parameters['fit'])}")
-    return str(parameters["fit"])
-
-
-def _size(parameters: Mapping[str, Any], starts: bool, config: WorldConfig) -> tuple[int, int] | None:
-    given = [name for name in ("height", "width") if name in parameters]
-    if not given:
-        return None
-    if not starts:
-        raise InvalidInputError(f"parameter {given[0]!r}: is set when a session starts, and cannot change afterwards")
-    if len(given) == 1:
-        raise InvalidInputError(f"parameter {given[0]!r}: wanted height and width together")
-    height, width = parameters["height"], parameters["width"]
-    if type(height) is not int or type(width) is not int or (height, width) not in config.sizes:
-        served = ", ".join(f"{each[0]} x {each[1]}" for each in config.sizes)
-        raise InvalidInputError(
-            f"parameters 'height', 'width': wanted a size that is served ({served}; height x width), "
-            f"got {_shown(height)} x {_shown(width)}"
-        )
-    return height, width
-
-
-def _step_cache(
-    parameters: Mapping[str, Any], serving: ServingConfig, num_steps: int, num_layers: int
-) -> StepCacheSettings | None:
-    given = {name: parameters[name] for name in STEP_CACHE if name in parameters}
-    if not given:
-        return None
-    for name, value in given.items():
-        if type(value) not in STEP_CACHE[name]:
-            wanted = STEP_CACHE[name][0].__name__
-            raise InvalidInputError(f"parameter {name!r}: wanted a value of type {wanted}, got {_shown(value)}")
-    if serving.step_cache == "none":
-        raise InvalidInputError(f"parameter {next(iter(given))!r}: this server runs without a step cache")
-    changes = {name.removeprefix("step_cache_"): value for name, value in given.items() if name != "step_cache"}
-    settings = dataclasses.replace(serving.step_cache_settings, **changes)
-    settings = dataclasses.replace(settings, mode=given.get("step_cache", settings.mode))
-    settings.check(num_steps, num_layers)
-    return settings
 
 
 def _picture(pixels: NDArray[Any] | Tensor | None, starts: bool, serving: ServingConfig) -> Picture | None:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from worldmodel.camera import Array, CameraState, Views
 from worldmodel.config import WorldConfig, frames_of_chunk
-from worldmodel.errors import InvalidInputError
+from worldmodel.errors import InvalidInputError, shown
 from worldmodel.kv_cache import KVCache
 from worldmodel.pixels import Pixels
 from worldmodel.session import PastChunk, Prompt, Session
@@ -43,7 +43,6 @@ from worldmodel.snapshot_checks import (
     model_of,
     noise_of,
     past_chunks,
-    shown,
 )
 from worldmodel.snapshot_file import MAX_HEADER_BYTES, Stored, is_sizes, pack, unpack
 from worldmodel.world import World

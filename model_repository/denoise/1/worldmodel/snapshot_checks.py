@@ -17,18 +17,17 @@ import torch
 from worldmodel.camera import Array
 from worldmodel.camera_checks import checked_poses
 from worldmodel.config import MASK_CHANNELS, WorldConfig
-from worldmodel.errors import InvalidInputError
+from worldmodel.errors import InvalidInputError, shown
+from worldmodel.pixels import FITS
 from worldmodel.session import Noise
 from worldmodel.snapshot_file import Stored, is_sizes
 from worldmodel.world import World
 
-FITS = ("crop", "stretch")
 MAX_CHUNKS = 1 << 40  # counters behind it stay within 62 bits
 MAX_SIDE_PX = 1 << 20
 # Of the configuration, what a session that runs no longer depends on, or carries itself.
 NOT_COMPARED = ("height_px", "width_px", "further_sizes", "horizontal_fov_deg", "max_steps")
 OPTIONAL = {"camera.scale": (1,), "camera.alignment": (4, 4), "camera.pending": (4, 4)}
-SHOWN = 60  # characters of a value in a message
 
 Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # of every tensor, dtype and shape
 
@@ -183,9 +182,3 @@ def array_of(stored: Stored) -> Array:
     """A copy as float64."""
     array: Array = stored.tensor().numpy().copy()
     return array
-
-
-def shown(value: Any) -> str:
-    """Somebody's own words in a message: short, and in ASCII."""
-    text = ascii(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldmodel.errors import InvalidInputError, TooLargeError
+from worldmodel.errors import InvalidInputError, TooLargeError, shown
 from worldmodel.pixels import Pixels
 
 VERSION = 1
@@ -161,7 +161,7 @@ def _tensors(entries: Mapping[str, Any], content: Pixels) -> dict[str, Stored]:
         dtype, shape, (begin, end) = _entry(name, entry)
         # Python's integers: a product of hostile sizes cannot run over.
         if begin != position or end - begin != dtype.itemsize * math.prod(shape) or begin % dtype.itemsize:
-            raise InvalidInputError(f"snapshot: {_shown(name)}: its place in the file does not fit its shape")
+            raise InvalidInputError(f"snapshot: {shown(name)}: its place in the file does not fit its shape")
         tensors[name] = Stored(dtype, shape, content[begin:end])
         position = end
     if position != len(content):
@@ -179,14 +179,10 @@ def _entry(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], list[in
         and len(entry["data_offsets"]) == 2
     )
     if not is_whole:
-        raise InvalidInputError(f"snapshot: {_shown(name)}: its entry in the header is not that of a tensor")
+        raise InvalidInputError(f"snapshot: {shown(name)}: its entry in the header is not that of a tensor")
     return _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
 
 
 def is_sizes(value: Any) -> bool:
     """Whether this is a list of whole numbers, 0 or more, that 62 bits can hold."""
     return isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 62 for each in value)
-
-
-def _shown(name: str) -> str:
-    return ascii(name[:40])
