@@ -4,10 +4,13 @@ n is the number of frames in one response; H and W are the size that the model m
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from worldstream.picture import decode_frames
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Frame(NamedTuple):
 class Batch:
     """One response: some consecutive frames of one chunk.
 
-    `frames` is uint8 [n, H, W, 3] RGB, a read-only view of the message; copy it to write into it.
+    Where the session asked for a `frame_encoding`, `encoded` holds the frames as files, and `frames` decodes them when
+    it is first asked for.
     """
 
-    frames: npt.NDArray[np.uint8]
+    raw_frames: npt.NDArray[np.uint8]  # [n, H, W, 3], a view of the message; [0, H, W, 3] where they came as files
     frame_index: npt.NDArray[np.int64]  # [n], absolute numbers in the session
     chunk_index: int
     part_index: int
@@ -44,6 +48,16 @@ class Batch:
     event_id: int | None  # of the request that steered these frames
     timings: Timings
     is_last: bool  # no further batch answers this request
+    encoded: tuple[bytes, ...] | None = None  # n files: PNG, JPEG or WebP; None where the frames came raw
+
+    @cached_property
+    def frames(self) -> npt.NDArray[np.uint8]:
+        """The frames, uint8 [n, H, W, 3] RGB, read-only; copy them to write into them.
+
+        Raises:
+            ProtocolError: if a file cannot be decoded.
+        """
+        return self.raw_frames if self.encoded is None else decode_frames(self.encoded)
 
     def singles(self) -> list[Frame]:
         """Its frames one by one."""

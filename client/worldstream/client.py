@@ -18,6 +18,7 @@ from worldstream.requests import (
     MODELS,
     Controls,
     Fit,
+    FrameEncoding,
     SessionId,
     chunk_latent_frames_of,
     make_controls,
@@ -71,6 +72,8 @@ class WorldClient:
         num_steps: int | None = None,
         size: tuple[int, int] | None = None,
         snapshot: bytes | None = None,
+        frame_encoding: FrameEncoding | None = None,
+        frame_quality: int | None = None,
     ) -> Session:
         """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
@@ -88,12 +91,16 @@ class WorldClient:
             size: height, width of the frames, one that the server serves; default its usual one.
             snapshot: what `Session.snapshot` returned, in place of a picture: the session goes on from there, under its
                 old id or another. It has its own seed, scale, fit and size; a prompt beside it is switched to.
+            frame_encoding: how frames travel: "raw" (default) or "png", both lossless, or "jpeg" or "webp". Files are
+                in `Batch.encoded`; `Batch.frames` decodes them when it is asked for.
+            frame_quality: 1 to 100, of jpeg and webp; default 90.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
         core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
-        return Session(self._connection, core, make_defaults(intrinsics, prompt, num_steps))
+        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality)
+        return Session(self._connection, core, defaults)
 
     def generate(
         self,

@@ -39,7 +39,7 @@ class Slot:
         if event.part is not None:
             self.parts.append(event.part)
         self._events.append(event)
-        self._num_frames += 0 if event.batch is None else len(event.batch.frames)
+        self._num_frames += 0 if event.batch is None else len(event.batch.frame_index)
         self.is_done = self.is_done or event.is_final
 
     def fail(self, error: WorldStreamError) -> None:

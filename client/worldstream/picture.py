@@ -6,6 +6,7 @@ H and W are the picture's height and width.
 import io
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from worldstream.errors import InvalidInputError
+from worldstream.errors import InvalidInputError, ProtocolError
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 Picture: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | Pixels | Image.Image
@@ -88,6 +89,20 @@ def upright_size(encoded: bytes) -> tuple[int, int]:
     except Exception as error:  # each of Pillow's readers fails in its own ways
         raise InvalidInputError("picture: wanted PNG, JPEG or WebP, whose size can be read") from error
     return (height_px, width_px) if orientation in (5, 6, 7, 8) else (width_px, height_px)
+
+
+def decode_frames(files: Sequence[bytes]) -> Pixels:
+    """Frames that the server sent as files: uint8 [n, H, W, 3], read-only.
+
+    Raises:
+        ProtocolError: if one is no PNG, JPEG or WebP, or of another size than the first.
+    """
+    try:
+        frames = np.stack([np.asarray(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
+    except Exception as error:  # each of Pillow's readers fails in its own ways
+        raise ProtocolError("encoded_frames: wanted PNG, JPEG or WebP files of one size") from error
+    frames.flags.writeable = False
+    return frames
 
 
 def _checked_pixels(array: npt.NDArray[np.generic]) -> Pixels:

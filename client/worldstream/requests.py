@@ -26,6 +26,7 @@ MODELS = (PREPROCESS, DENOISE, WORLD)
 
 SessionId: TypeAlias = str | int
 Fit: TypeAlias = Literal["crop", "stretch"]
+FrameEncoding: TypeAlias = Literal["raw", "png", "jpeg", "webp"]
 Float32: TypeAlias = npt.NDArray[np.float32]
 
 _INT32_MAX = 2**31 - 1
@@ -67,6 +68,8 @@ class Controls:
     prompt: str | None = None
     num_steps: int | None = None
     event_id: int | None = None
+    frame_encoding: FrameEncoding | None = None
+    frame_quality: int | None = None
 
 
 # What whoever steers may answer with: actions, or controls as they are.
@@ -113,6 +116,8 @@ def make_controls(
     prompt: str | None = None,
     num_steps: int | None = None,
     event_id: int | None = None,
+    frame_encoding: FrameEncoding | None = None,
+    frame_quality: int | None = None,
 ) -> Controls:
     """Check and convert what a request asks for.
 
@@ -124,6 +129,8 @@ def make_controls(
         prompt: words for the world.
         num_steps: 1 or more.
         event_id: 0 or more; comes back in every batch that this request steers.
+        frame_encoding: how frames travel: "raw", "png", "jpeg" or "webp".
+        frame_quality: 1 to 100, of jpeg and webp.
 
     Raises:
         InvalidInputError: if a shape or value cannot be right, or both poses and actions are given.
@@ -138,6 +145,8 @@ def make_controls(
         prompt=None if prompt is None else _text("prompt", prompt),
         num_steps=_optional_integer("num_steps", num_steps, 1, _INT32_MAX),
         event_id=_optional_integer("event_id", event_id, 0, _INT64_MAX),
+        frame_encoding=_frame_encoding(frame_encoding, frame_quality),
+        frame_quality=_optional_integer("frame_quality", frame_quality, 1, 100),
     )
 
 
@@ -148,21 +157,36 @@ def controls_from(steering: Steering) -> Controls:
 
 def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Controls:
     """Fill what a request leaves open from its session's settings; a session's prompt goes out with its start only."""
+    encoded = controls if controls.frame_encoding is not None else defaults
     return replace(
         controls,
+        frame_encoding=encoded.frame_encoding,
+        frame_quality=encoded.frame_quality,
         intrinsics=controls.intrinsics if controls.intrinsics is not None else defaults.intrinsics,
         num_steps=controls.num_steps if controls.num_steps is not None else defaults.num_steps,
         prompt=defaults.prompt if controls.prompt is None and is_start else controls.prompt,
     )
 
 
-def make_defaults(intrinsics: npt.ArrayLike | None, prompt: str | None, num_steps: int | None) -> Controls:
+def make_defaults(
+    intrinsics: npt.ArrayLike | None,
+    prompt: str | None,
+    num_steps: int | None,
+    frame_encoding: FrameEncoding | None,
+    frame_quality: int | None,
+) -> Controls:
     """Check and convert what fills a session's requests where they leave it open.
 
     Raises:
         InvalidInputError: if a value cannot be right, or there are several rows of intrinsics.
     """
-    defaults = make_controls(intrinsics=intrinsics, prompt=prompt, num_steps=num_steps)
+    defaults = make_controls(
+        intrinsics=intrinsics,
+        prompt=prompt,
+        num_steps=num_steps,
+        frame_encoding=frame_encoding,
+        frame_quality=frame_quality,
+    )
     if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
         raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
     return defaults
@@ -267,6 +291,18 @@ def _add_controls(request: Any, controls: Controls) -> None:
             add_array(request, name, np.array([value], dtype=np.int32))
     if controls.event_id is not None:
         add_array(request, "event_id", np.array([controls.event_id], dtype=np.int64))
+    if controls.frame_encoding is not None:
+        request.parameters["frame_encoding"].string_param = controls.frame_encoding
+    if controls.frame_quality is not None:
+        request.parameters["frame_quality"].int64_param = controls.frame_quality
+
+
+def _frame_encoding(encoding: FrameEncoding | None, quality: int | None) -> FrameEncoding | None:
+    if encoding not in (None, "raw", "png", "jpeg", "webp"):
+        raise InvalidInputError(f"frame_encoding: wanted raw, png, jpeg or webp, got {reprlib.repr(encoding)}")
+    if quality is not None and encoding not in ("jpeg", "webp"):
+        raise InvalidInputError(f"frame_quality: wanted it with jpeg or webp, came with {encoding or 'raw'}")
+    return encoding
 
 
 def _poses(values: npt.ArrayLike) -> Float32:

@@ -63,7 +63,7 @@ def parse_stream_response(message: Any) -> Event:
         outputs["event_id"] = outputs.pop(_WORLD_EVENT_ID)
     if "snapshot" in outputs:
         return Event(response.id, None, None, is_final, _part(outputs))
-    has_frames = "frames" in outputs and outputs["frames"].shape[0] > 0
+    has_frames = any(name in outputs and len(outputs[name]) > 0 for name in ("frames", "encoded_frames"))
     if not has_frames and not is_final:
         raise ProtocolError("frames: a response that is not final came without frames")
     return Event(response.id, _batch(outputs, is_final) if has_frames else None, None, is_final)
@@ -89,12 +89,16 @@ def _part(outputs: _Outputs) -> SnapshotPart:
 
 def _batch(outputs: _Outputs, is_final: bool) -> Batch:
     tensors = {name: _checked(outputs, name, dtype, shape) for name, (dtype, shape) in _BATCH_OUTPUTS.items()}
-    if len(tensors["frame_index"]) != len(tensors["frames"]):
-        raise ProtocolError(f"frame_index: wanted {len(tensors['frames'])} numbers, got {len(tensors['frame_index'])}")
+    encoded = None
+    if "encoded_frames" in outputs:  # only where the request asked for it
+        encoded = tuple(_checked(outputs, "encoded_frames", np.object_, (None,)))
+    num_frames = len(tensors["frames"]) if encoded is None else len(encoded)
+    if len(tensors["frame_index"]) != num_frames:
+        raise ProtocolError(f"frame_index: wanted {num_frames} numbers, got {len(tensors['frame_index'])}")
     chunk_index, part_index, num_parts = tensors["chunk"].tolist()
     (event_id,) = tensors["event_id"].tolist()
     return Batch(
-        frames=tensors["frames"],
+        raw_frames=tensors["frames"],
         frame_index=tensors["frame_index"],
         chunk_index=chunk_index,
         part_index=part_index,
@@ -102,6 +106,7 @@ def _batch(outputs: _Outputs, is_final: bool) -> Batch:
         event_id=None if event_id == -1 else event_id,
         timings=Timings(*tensors["timings"].tolist()),
         is_last=is_final,
+        encoded=encoded,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from worldstream import WorldClient
 
 from tests.server.events import generate_stream, post
 from tests.server.raw import Array, Response, ask, join, make_request, picture, png
@@ -41,7 +42,7 @@ def decoded(files: list[bytes], encoding: str) -> Array:
 
 
 def assert_alike(frames: Array, raw: Array, encoding: str) -> None:
-    if encoding.startswith("png"):
+    if encoding.startswith(("png", "raw")):
         assert frames.tobytes() == raw.tobytes()
         return
     # These weights paint colour noise, of which lossy files keep little but the mean colour of each 8 x 8 pixels.
@@ -129,6 +130,17 @@ def test_a_client_may_ask_for_some_outputs_only(server: Any, model: str, encodin
     assert (response.error, response.is_final) == ("", True)
     sent = [name for name in outputs if (name, encoding) != ("encoded_frames", "raw")]
     assert sorted(response.tensors) == sorted(sent)
+
+
+# --- the client ---
+
+
+@pytest.mark.parametrize("encoding", ["raw", *FORMATS])
+def test_the_client_reads_every_encoding(server: Any, raw_frames: Array, encoding: Any) -> None:
+    with WorldClient(server.grpc) as client, client.session(PICTURE[0], frame_encoding=encoding) as session:
+        batches = list(session.generate(actions=STEERED["actions"], num_steps=1))
+    assert_alike(np.concatenate([batch.frames for batch in batches]), raw_frames, encoding)
+    assert [batch.encoded is None for batch in batches] == [encoding == "raw"] * 2
 
 
 # --- plain HTTP ---

@@ -20,6 +20,7 @@ from worldstream.requests import (
     MODELS,
     Controls,
     Fit,
+    FrameEncoding,
     SessionId,
     chunk_latent_frames_of,
     make_controls,
@@ -64,6 +65,8 @@ class AsyncWorldClient:
         num_steps: int | None = None,
         size: tuple[int, int] | None = None,
         snapshot: bytes | None = None,
+        frame_encoding: FrameEncoding | None = None,
+        frame_quality: int | None = None,
     ) -> AsyncSession:
         """Prepare a session; its first request starts it on the server. Arguments as of `WorldClient.session`.
 
@@ -71,7 +74,8 @@ class AsyncWorldClient:
             InvalidInputError: if an argument cannot be right.
         """
         core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
-        return AsyncSession(self._connection, core, make_defaults(intrinsics, prompt, num_steps))
+        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality)
+        return AsyncSession(self._connection, core, defaults)
 
     def generate(
         self,
