@@ -21,7 +21,7 @@ from worldmodel.errors import WorldError, internal_error
 from worldmodel.metrics import ChunkTimes
 from worldmodel.pixels import Pixels
 from worldmodel.reporter import Reporter
-from worldmodel.streams import CpuStreams, Decoding, Streams
+from worldmodel.streams import CpuStreams, Decoding, Streams, Timings
 
 log = logging.getLogger("worldstream")
 
@@ -217,41 +217,42 @@ class Emitter:
     def _send_frames(self, answer: Frames) -> None:
         # Here, not on the compute thread: it has gone on to the next chunk.
         decoded, stages = answer.decoding.wait(), answer.decoding.timings()
-        began = time.monotonic()
+        began_s = time.monotonic()
         frames = self._streams.to_host(decoded)
         encoding = answer.delivery.encoding
         # A whole chunk, before its first part goes: how many parts there are depends on all of its sizes.
         files = None if encoding is None else self._encoder.encode(frames, encoding)
         sizes = [frame.nbytes for frame in frames] if files is None else [len(file) for file in files]
         parts = parts_of(sizes, self._response_bytes)
+        first_ms = 0.0
         for part, place in enumerate(parts):
+            timings_ms = _timings_ms(answer, stages, began_s)
+            first_ms = first_ms or timings_ms[0] + timings_ms[5]
             is_last_part = part + 1 == len(parts)
-            now = time.monotonic()
-            timings = (
-                answer.queued_ms,
-                stages.condition_ms,
-                stages.denoise_ms,
-                stages.decode_ms,
-                1e3 * (now - began),
-                1e3 * (now - answer.began_s),
-            )
-            if part == 0:
-                waited_s = (timings[0] + timings[5]) / 1e3
             if is_last_part:
-                first_frame_s = waited_s if answer.opens == "session" else None
-                control_s = waited_s if answer.opens == "request" else None
-                stages_s = tuple(each / 1e3 for each in timings)
-                self._reporter.note_chunk(ChunkTimes(stages_s, first_frame_s, control_s))
-                if answer.is_last:
-                    self._reporter.tell()
-            answer.delivery.reply.send(
-                Batch(
-                    frames[place] if files is None else frames[:0],
-                    answer.first_frame + np.arange(place.start, place.stop, dtype=np.int64),
-                    (answer.chunk_index, part, len(parts)),
-                    answer.event_id,
-                    timings,
-                    is_last=answer.is_last and is_last_part,
-                    encoded=None if files is None else tuple(files[place]),
-                )
+                self._note_chunk(answer, timings_ms, first_ms)
+            batch = Batch(
+                frames[place] if files is None else frames[:0],
+                answer.first_frame + np.arange(place.start, place.stop, dtype=np.int64),
+                (answer.chunk_index, part, len(parts)),
+                answer.event_id,
+                timings_ms,
+                is_last=answer.is_last and is_last_part,
+                encoded=None if files is None else tuple(files[place]),
             )
+            answer.delivery.reply.send(batch)
+
+    def _note_chunk(self, answer: Frames, timings_ms: tuple[float, ...], first_ms: float) -> None:
+        """Before its last part goes: the times that it carries, and how long the client waited for the first part."""
+        first_frame_s = first_ms / 1e3 if answer.opens == "session" else None
+        control_s = first_ms / 1e3 if answer.opens == "request" else None
+        self._reporter.note_chunk(ChunkTimes(tuple(each / 1e3 for each in timings_ms), first_frame_s, control_s))
+        if answer.is_last:
+            self._reporter.tell()
+
+
+def _timings_ms(answer: Frames, stages: Timings, began_s: float) -> tuple[float, ...]:
+    """In the order of Batch's; transfer is what has passed since the emitter took the frames up."""
+    now_s = time.monotonic()
+    transfer_ms, total_ms = 1e3 * (now_s - began_s), 1e3 * (now_s - answer.began_s)
+    return answer.queued_ms, stages.condition_ms, stages.denoise_ms, stages.decode_ms, transfer_ms, total_ms
