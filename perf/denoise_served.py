@@ -1,4 +1,4 @@
-"""`denoise` alone on the real server, for benchmarks: no model in front of it, and no request before the first of ours.
+"""The real server for benchmarks: any repository, or `denoise` alone, where no request comes before the first of ours.
 
 Knows serve.py's command line and its JSON line; knows nothing of what is measured.
 """
@@ -70,20 +70,27 @@ def running_denoise(parameters: Mapping[str, object]) -> Iterator[Served]:
         repository = Path(folder, "models")
         repository.mkdir()
         (repository / "denoise").symlink_to(ROOT / "model_repository" / "denoise")
-        command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
-        for key, value in parameters.items():
-            command += ["--set", f"denoise.{key}={value}"]
-        with Path(folder, "server.log").open("w+", encoding="utf-8") as log:
-            began = time.monotonic()
-            launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-            try:
-                assert launcher.stdout is not None
-                line = launcher.stdout.readline()
-                if not line:
-                    log.seek(0)
-                    raise SystemExit("the server did not start:\n" + log.read()[-3000:])
-                said = json.loads(line)
-                yield Served(said["grpc"], said["metrics"], said["pid"], time.monotonic() - began)
-            finally:
-                launcher.send_signal(signal.SIGTERM)
-                launcher.wait()
+        with running_server(repository, {f"denoise.{key}": value for key, value in parameters.items()}) as served:
+            yield served
+
+
+@contextlib.contextmanager
+def running_server(repository: Path, overrides: Mapping[str, object]) -> Iterator[Served]:
+    """A server of its own for any repository; `overrides` are {"MODEL.KEY": VALUE} of model parameters."""
+    command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
+    for name, value in overrides.items():
+        command += ["--set", f"{name}={value}"]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        began = time.monotonic()
+        launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert launcher.stdout is not None
+            line = launcher.stdout.readline()
+            if not line:
+                log.seek(0)
+                raise SystemExit("the server did not start:\n" + log.read()[-3000:])
+            said = json.loads(line)
+            yield Served(said["grpc"], said["metrics"], said["pid"], time.monotonic() - began)
+        finally:
+            launcher.send_signal(signal.SIGTERM)
+            launcher.wait()

@@ -1,6 +1,6 @@
 """Prepared frames through the real server: a replay engine behind the world's emitter, and a client that reads them.
 
-Knows the tensor contract, the raw gRPC stub and Linux's process times; knows nothing of what is judged.
+Knows the tensor contract and the raw gRPC stub; knows nothing of what is judged.
 """
 
 from __future__ import annotations
@@ -8,12 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -24,14 +19,14 @@ from typing import Any
 import grpc
 import numpy as np
 from common import ROOT
+from denoise_served import Served, running_server
 from google.protobuf import text_format
 from numpy.typing import NDArray
 from PIL import Image
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-sys.path.insert(0, str(ROOT / "client"))
-
 # isort: split
+# denoise_served has put the client's folder on the path.
 from worldstream.tensors import read_outputs
 
 Pixels = NDArray[np.uint8]
@@ -76,7 +71,7 @@ class Replay:
     """A running replay server and one channel to it."""
 
     stub: Any
-    pid: int
+    served: Served
 
     def stream(self, way: Way, num_chunks: int) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         """Ask for chunks: each message, and its outputs."""
@@ -104,33 +99,14 @@ class Replay:
     def travel(self, way: Way, num_chunks: int) -> Trip:
         """Have chunks sent and read, and let them go."""
         num_bytes = num_messages = num_frames = 0
-        pids = [self.pid, *children_of(self.pid)]
-        server_cpu_s, client_cpu_s, began = sum(map(cpu_s, pids)), time.process_time(), time.perf_counter()
+        server_cpu_s, client_cpu_s, began = self.served.cpu_s(), time.process_time(), time.perf_counter()
         for message, outputs in self.stream(way, num_chunks):
             num_frames += len(frames_of(outputs, way.encoding))
             num_bytes += message.ByteSize()  # to look at the contents would copy them
             num_messages += 1
         wall_s, client_cpu_s = time.perf_counter() - began, time.process_time() - client_cpu_s
-        server_cpu_s = sum(map(cpu_s, pids)) - server_cpu_s
+        server_cpu_s = self.served.cpu_s() - server_cpu_s
         return Trip(wall_s, client_cpu_s, server_cpu_s, num_bytes, num_messages, num_frames)
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that this one started: a server's models."""
-    return [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if parent_of(stat) == pid]
-
-
-def parent_of(stat: Path) -> int:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:  # gone meanwhile
-        return 0
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used, in the kernel too."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -138,21 +114,9 @@ def running_replay(frames: Pixels) -> Iterator[Replay]:
     """A server of its own that plays these frames, one chunk, over and over."""
     with tempfile.TemporaryDirectory(prefix="worldstream-perf-") as folder:
         repository = write_repository(Path(folder), frames)
-        command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
-        with Path(folder, "server.log").open("w+", encoding="utf-8") as log:
-            launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-            try:
-                assert launcher.stdout is not None
-                line = launcher.stdout.readline()
-                if not line:
-                    log.seek(0)
-                    raise SystemExit("the server did not start:\n" + log.read()[-3000:])
-                said = json.loads(line)
-                with grpc.insecure_channel(said["grpc"], [("grpc.max_receive_message_length", -1)]) as channel:
-                    yield Replay(service_pb2_grpc.GRPCInferenceServiceStub(channel), said["pid"])
-            finally:
-                launcher.send_signal(signal.SIGTERM)
-                launcher.wait()
+        unlimited = [("grpc.max_receive_message_length", -1)]
+        with running_server(repository, {}) as served, grpc.insecure_channel(served.grpc, unlimited) as channel:
+            yield Replay(service_pb2_grpc.GRPCInferenceServiceStub(channel), served)
 
 
 def write_repository(folder: Path, frames: Pixels) -> Path:
