@@ -18,6 +18,7 @@ from worldmodel.serving import ServingConfig
 from worldmodel.world import Controls, World
 
 from tests.unit.engines import Recorder, ask, bare_end, go_on, start
+from tests.unit.snapshots import load, save
 from tests.unit.worlds import TINY, picture, tiny_world
 
 pytestmark = pytest.mark.gpu
@@ -289,3 +290,33 @@ def test_the_device_of_an_instance_is_that_of_its_thread():
     assert world.device == torch.device("cuda", last)
     assert torch.cuda.current_device() == last
     settle_cuda(CUDA, BF16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("num_chunks", [1, 2, 5])
+def test_a_session_is_restored_bit_for_bit(dtype, num_chunks):
+    """Saved at once behind a chunk: its decode is still under way on a stream of its own then."""
+    world, other = on_gpu(dtype), on_gpu(dtype)
+    session = world.start(picture(1), "day", 1)
+    for _ in range(num_chunks):
+        session.commit(world.next_chunk(session, MOVE, lambda: None).staged)
+    restored = load(save(session, world), other)
+    for controls in (MOVE, Controls(prompt="night"), Controls(prompt="dusk", is_recached=True)):
+        frames = []
+        for each, where in ((session, world), (restored, other)):
+            chunk = where.next_chunk(each, controls, lambda: None)
+            each.commit(chunk.staged)
+            frames.append(chunk.frames.cpu().numpy())
+        assert np.array_equal(*frames)
+
+
+@pytest.mark.parametrize("to_gpu", [True, False])
+def test_a_session_moves_between_cpu_and_gpu_of_one_dtype(to_gpu):
+    worlds = (tiny_world(), on_gpu(torch.float32))
+    world, other = worlds if to_gpu else worlds[::-1]
+    session = world.start(picture(1), "day", 1)
+    session.commit(world.next_chunk(session, MOVE, lambda: None).staged)
+    restored = load(save(session, world), other)
+    chunks = [where.next_chunk(each, MOVE, lambda: None) for each, where in ((session, world), (restored, other))]
+    frames = [chunk.frames.cpu().numpy().astype(int) for chunk in chunks]
+    assert np.abs(frames[0] - frames[1]).max() <= 2  # of 255: other kernels, other rounding
