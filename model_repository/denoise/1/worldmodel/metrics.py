@@ -1,4 +1,4 @@
-"""What the engine counts, holds and times, as plain numbers with their help texts. Knows no metrics system."""
+"""What world and engine count, hold and time, as plain numbers with their help texts. Knows no metrics system."""
 
 from __future__ import annotations
 
@@ -13,6 +13,25 @@ def _count(meaning: str) -> int:
 def _gauge(meaning: str) -> int:
     number: int = field(default=0, metadata={"is_count": False, "help": meaning})
     return number
+
+
+@dataclass
+class Counters:
+    """What the world has done so far. Written by the compute thread only."""
+
+    denoising_steps: int = 0
+    context_passes: int = 0
+    conditioner_misses: int = 0
+    conditioner_hits: int = 0
+    conditioner_bytes: int = 0  # held for the chunk that runs
+    conditioner_peak_bytes: int = 0  # the most that one chunk has held
+    pictures_encoded: int = 0
+    picture_cache_hits: int = 0
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        for each in fields(self):
+            setattr(self, each.name, 0)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import itertools
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,14 +22,17 @@ from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
 from worldmodel.compilation import Compilation
 from worldmodel.conditioner import ChunkConditioning, condition_chunk
-from worldmodel.config import MASK_CHANNELS, PATCH, TIME_STRIDE, WorldConfig
+from worldmodel.config import PATCH, WorldConfig
 from worldmodel.kv_cache import KVCache, Placement
 from worldmodel.layers import rotary_table
-from worldmodel.pixels import Picture, fit_picture, picture_digest, tensor_digest, to_device, to_uint8
+from worldmodel.metrics import Counters
+from worldmodel.picture_conditions import PictureConditions
+from worldmodel.pixels import Picture, tensor_digest, to_device, to_uint8
 from worldmodel.prompt import HashedWords
 from worldmodel.sampler import predict, sample_chunk
 from worldmodel.schedule import chunk_sigmas, has_fresh_noise
 from worldmodel.session import Noise, PastChunk, Prompt, Session, Staged
+from worldmodel.session_size import session_bytes
 from worldmodel.step_cache import StepCache
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.streams import Decoding, Timings, streams_of
@@ -67,20 +69,6 @@ class Chunk:
     def timings(self) -> Timings:
         """Where its time went; waits for the decode."""
         return self.decoding.timings()
-
-
-class Counters:
-    """What the world has done so far, for metrics and tests. Written by the compute thread only."""
-
-    def __init__(self) -> None:
-        self.denoising_steps = 0
-        self.context_passes = 0
-        self.conditioner_misses = 0
-        self.conditioner_hits = 0
-        self.conditioner_bytes = 0  # held for the chunk that runs
-        self.conditioner_peak_bytes = 0  # the most that one chunk has held
-        self.pictures_encoded = 0
-        self.picture_cache_hits = 0
 
 
 class World:
@@ -123,8 +111,7 @@ class World:
             for part, module in (("transformer", self.transformer), ("codec", self.codec))
             for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers())
         )
-        self._picture_cache_bytes = picture_cache_bytes
-        self._picture_conditions: OrderedDict[bytes, Tensor] = OrderedDict()  # least recently used first
+        self.pictures = PictureConditions(self.codec, device, dtype, picture_cache_bytes, self.counters)
 
     @torch.inference_mode()
     def start(
@@ -152,7 +139,7 @@ class World:
         return Session(
             config,
             self.new_cache(config),
-            self.picture_condition(picture, fit, config),
+            self.pictures.condition_of(picture, fit, config),
             cam.start_camera(intrinsics, scale),
             self.encode_prompt(prompt),
             seed,
@@ -172,29 +159,7 @@ class World:
 
     def session_bytes(self, size: tuple[int, int] | None = None) -> int:
         """Bytes of the tensors of one session at this size, known before it is made."""
-        config, transformer = self.config.at_size(size), self.config.transformer
-        cache = KVCache.size_bytes(
-            transformer.num_layers,
-            transformer.num_heads,
-            transformer.head_dim,
-            config.window_latent_frames * config.tokens_per_frame,
-            self.dtype,
-        )
-        text = KVCache.size_bytes(
-            transformer.num_layers, transformer.num_heads, transformer.head_dim, transformer.text_len, self.dtype
-        )
-        cells = config.latent_height * config.latent_width * config.condition_latent_frames
-        condition = (MASK_CHANNELS + transformer.latent_channels) * cells * self.dtype.itemsize
-        decoder = self.codec.decoder_memory_bytes(config.height_px, config.width_px)
-        return cache + text + condition + decoder + self._history_bytes(config)
-
-    def _history_bytes(self, config: WorldConfig) -> int:
-        """Bytes of the past chunks of a full window; where it does not end with a chunk, of one more at either end."""
-        size = config.chunk_latent_frames
-        behind_sink = config.window_latent_frames - config.sink_latent_frames
-        num_frames = size * (-(-config.sink_latent_frames // size) - (-behind_sink // size))
-        cells = config.latent_height * config.latent_width
-        return num_frames * config.transformer.latent_channels * cells * torch.float32.itemsize
+        return session_bytes(self.config.at_size(size), self.codec, self.dtype)
 
     def new_cache(self, config: WorldConfig) -> KVCache:
         """An empty cache of this window, at this size."""
@@ -209,43 +174,6 @@ class World:
             self.device,
             self.dtype,
         )
-
-    def picture_condition(self, picture: Picture, fit: str, config: WorldConfig) -> Tensor:
-        """`encode_condition` of a picture [H, W, 3], fitted; a picture that was seen lately is not encoded again.
-
-        The picture is hashed here, once a session, and nowhere else. A digest that a client sends is not trusted: it
-        could give one client's picture to another.
-        """
-        key = picture_digest(picture, f"{fit} {config.sizes[0]}")
-        if key in self._picture_conditions:
-            self.counters.picture_cache_hits += 1
-            self._picture_conditions.move_to_end(key)
-            return self._picture_conditions[key]
-        fitted = fit_picture(to_device(picture, self.device), config.height_px, config.width_px, fit)
-        condition = self.encode_condition(fitted)
-        self._picture_conditions[key] = condition
-        while sum(each.nbytes for each in self._picture_conditions.values()) > self._picture_cache_bytes:
-            self._picture_conditions.popitem(last=False)
-        return condition
-
-    def encode_condition(self, picture: Tensor) -> Tensor:
-        """Mask and latents of "the picture, then black".
-
-        Args:
-            picture: [3, H, W] in [-1, 1].
-
-        Returns:
-            [4 + C, condition_latent_frames, h, w], the model's dtype. The latents settle after a few frames, which is
-            why a bounded prefix is enough for a session without end.
-        """
-        num_latents = self.config.condition_latent_frames
-        clip = picture.new_zeros(1, 1 + TIME_STRIDE * (num_latents - 1), *picture.shape)
-        clip[:, 0] = picture
-        latents = self.codec.encode(clip.to(self.codec.latent_mean.dtype))[0][0].transpose(0, 1)  # [C, t, h, w]
-        mask = latents.new_zeros(MASK_CHANNELS, *latents.shape[1:])
-        mask[:, 0] = 1
-        self.counters.pictures_encoded += 1
-        return torch.cat([mask, latents]).to(self.dtype)
 
     def encode_prompt(self, text: str) -> Prompt:
         """Cross-attention keys and values of every layer."""
@@ -434,8 +362,8 @@ class World:
 
     def forget_counts(self) -> None:
         """Begin to count anew, and without the pictures seen: what warming up did is nobody's request."""
-        self.counters = Counters()
-        self._picture_conditions.clear()
+        self.counters.forget()
+        self.pictures.forget()
         if self.step_cache is not None:
             self.step_cache.computed_blocks = self.step_cache.skipped_blocks = 0
 
@@ -446,6 +374,7 @@ class World:
         self.counters.conditioner_hits += conditioning.hits_in_pass(number)
 
     def unbind_chunk(self) -> None:
+        """Let go of it, and of the chunk's scale and shift; also where nothing was bound."""
         self.counters.conditioner_bytes = 0
         for block in self.blocks:
             block.unbind()
