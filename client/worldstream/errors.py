@@ -113,9 +113,11 @@ _BY_CODE: dict[str, type[WorldStreamError]] = {
 }
 _CODE_WORD = re.compile(r"\b(" + "|".join(_BY_CODE) + r")\b")
 _REFERENCE = re.compile(r"\b[0-9a-f]{8,32}\b")
-# What Triton itself says without a code word: a model's process that died, a model's queue that is full or too slow.
+# What Triton itself says without a code word: a model's process that died, a model that is unloaded as the server
+# stops, a model's queue that is full or too slow.
 _SENTENCES: dict[str, type[WorldStreamError]] = {
     "is not healthy": UnavailableError,
+    "has no available versions": UnavailableError,
     "Exceeds maximum queue size": BusyError,
     "Request timeout expired": BusyError,
 }

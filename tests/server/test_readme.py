@@ -27,7 +27,7 @@ def run(server, name, folder):
         code = code.replace(f"localhost:{usual}", here)
     code = code.replace("answer.bin", f"{folder}/answer.bin").replace("pixels.rgb", f"{folder}/pixels.rgb")
     code = code.replace("> frame_", f"> {folder}/frame_").replace("/my_picture", f"/{folder.name}")
-    code = code.replace(" demo/orbit.mp4", f" {folder}/orbit.mp4")
+    code = code.replace(" demo/", f" {folder}/")
     code = code.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
     # The command line's default server is at Triton's usual port; this variable says otherwise.
@@ -39,7 +39,8 @@ def run(server, name, folder):
 
 def test_every_way_to_call_it_has_a_snippet():
     over_http = {"curl", "curl_frames", "curl_session", "curl_preprocess", "curl_binary"}
-    assert set(snippets()) == over_http | {"python", "cli", "triton", "conventions", "shared_memory", "snapshot"}
+    in_python = {"python", "python_async", "triton", "conventions", "shared_memory", "snapshot"}
+    assert set(snippets()) == over_http | in_python | {"cli", "play"}
 
 
 def test_curl_streams_events(server, tmp_path):
@@ -96,6 +97,17 @@ def test_the_python_client_walks_and_then_turns(server, tmp_path):
     assert "(9, 96, 160, 3)" in lines[0]
     assert any("(12, 96, 160, 3)" in line for line in lines)
     assert lines[-1].startswith("2 1 ")
+
+
+def test_the_client_for_asyncio_leaves_a_loop_and_goes_on(server, tmp_path):
+    lines = run(server, "python_async", tmp_path).splitlines()
+    assert lines[:13] == [f"{number} (96, 160, 3)" for number in range(13)]
+    assert lines[13:] == ["12"]
+
+
+def test_a_script_of_keys_is_played_into_a_film(server, tmp_path):
+    assert run(server, "play", tmp_path) == "33 frames in 3 chunks\n"
+    assert (tmp_path / "walk.mp4").stat().st_size > 10_000
 
 
 def test_the_command_line_writes_a_film_and_tells_of_the_server(server, tmp_path):

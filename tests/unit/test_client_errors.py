@@ -73,6 +73,7 @@ def test_an_internal_error_without_a_reference_has_an_empty_one():
     ("message", "kind"),
     [
         ("Stub process 'denoise_0_0' is not healthy.", UnavailableError),
+        ("Request for unknown model: 'denoise' has no available versions", UnavailableError),
         ("[request id: r3] Exceeds maximum queue size", BusyError),
         ("in ensemble 'world', [request id: r3] Exceeds maximum queue size", BusyError),
         ("Request timeout expired", BusyError),
