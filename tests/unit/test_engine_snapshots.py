@@ -124,6 +124,15 @@ def test_sessions_of_others_go_on_between_and_change_nothing(engine_and_file):
     np.testing.assert_array_equal(two.frames(), alone)
 
 
+def test_a_paced_session_is_saved_between_its_chunks_and_its_twin_takes_a_pace_of_its_own(make_engine):
+    engine, world = make_engine()
+    ask(engine, start("a", 2, fps=1000.0)).frames()
+    file = ask(engine, save("a"))
+    wanted = ask(engine, go_on("a", 2, actions=("w",), fps=1000.0)).frames()
+    reply = ask(engine, restore("b", saved(file), world, 2, actions=("w",), fps=500.0))
+    np.testing.assert_array_equal(reply.frames(), wanted)
+
+
 def test_the_snapshot_of_an_unknown_session_is_not_found(make_engine):
     engine, _ = make_engine()
     with pytest.raises(SessionNotFoundError):

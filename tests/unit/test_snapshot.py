@@ -129,6 +129,18 @@ def test_sessions_under_a_step_cache_and_in_bfloat16_resume_too():
         np.testing.assert_array_equal(go(other, restored, **controls), go(world, session, **controls))
 
 
+def test_a_restored_session_makes_no_compiled_block_compile_again():
+    world = accelerated_world(compile="on", compile_backend="aot_eager", compile_cache="none")
+    session = start(world)
+    for controls in PLAN[:2]:
+        go(world, session, **controls)
+    restored = load(save(session, world), world)
+    for controls in PLAN[2:]:
+        np.testing.assert_array_equal(go(world, restored, **controls), go(world, session, **controls))
+    assert world.compilation.recompiles() == 0
+    torch._dynamo.reset()
+
+
 def test_the_file_is_read_by_the_library_that_defines_its_format():
     world = tiny_world()
     session = start(world)

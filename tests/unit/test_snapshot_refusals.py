@@ -166,7 +166,7 @@ def test_a_window_that_does_not_follow_from_the_chunks_is_refused(data, world):
         assert "slots" in refusal(changed(data, {"slots": slots}), world)
 
 
-@pytest.mark.parametrize("index", [0, 1, 3, 1 << 40, (1 << 40) + 1, 1 << 61])
+@pytest.mark.parametrize("index", [0, 1, 3, 1 << 30, (1 << 30) + 1, 1 << 61])
 def test_a_count_that_does_not_fit_the_tensors_is_refused(data, world, index):
     refusal(changed(data, {"chunk_index": index}), world)
 

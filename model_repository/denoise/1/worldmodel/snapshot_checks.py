@@ -23,7 +23,7 @@ from worldmodel.session import Noise
 from worldmodel.snapshot_file import Stored, is_sizes
 from worldmodel.world import World
 
-MAX_CHUNKS = 1 << 40  # counters behind it stay within 62 bits
+MAX_CHUNKS = 1 << 30  # chunk numbers are sent in 32 bits
 MAX_SIDE_PX = 1 << 20
 # Of the configuration, what a session that runs no longer depends on, or carries itself.
 NOT_COMPARED = ("height_px", "width_px", "further_sizes", "horizontal_fov_deg", "max_steps")
