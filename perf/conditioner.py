@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from common import ROOT, Wanted, at_least, at_most, machine, print_document, print_wanted, quartiles
+from common import Wanted, at_least, at_most, machine, print_document, print_wanted, quartiles
 from denoise_served import running_denoise
-
-sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
+from sessions import MOVES, fingerprint, full_session, picture_of, take, with_window
 
 # isort: split
-import numpy as np
+# sessions has put the world model's folder on the path.
 import torch
 from torch import Tensor
 from worldmodel.codec import Memory, StreamingCodec
@@ -40,7 +39,6 @@ from worldstream import WorldClient
 
 PACKAGES = ("numpy", "torch")
 WINDOWS = (3, 18, 45)  # latent frames
-MOVES = ("w", "l", "")
 REUSE = {"on": None, "off": 0}  # bytes of scale and shift that a chunk may hold
 
 
@@ -165,12 +163,6 @@ def show(name: str, result: dict[str, Any]) -> None:
     )
 
 
-def with_window(config: WorldConfig, window: int) -> WorldConfig:
-    """The same world with another window; a sink that does not fit beside the chunk is left out."""
-    sink = min(config.sink_latent_frames, max(0, window - config.chunk_latent_frames))
-    return config.replace(window_latent_frames=window, sink_latent_frames=sink)
-
-
 def quick_config() -> WorldConfig:
     """A world that computes in milliseconds; its times say nothing."""
     small = dataclasses.replace(
@@ -179,11 +171,6 @@ def quick_config() -> WorldConfig:
     return LINGBOT_WORLD_MINI.replace(
         name="quick", transformer=small, height_px=32, width_px=48, condition_latent_frames=2
     )
-
-
-def picture_of(config: WorldConfig) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    shape = (config.height_px, config.width_px, 3)
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
 # In this process
@@ -212,33 +199,15 @@ def measure_here(config: WorldConfig, dtype: torch.dtype, num_rounds: int) -> di
     return {**judge_arms(config, *take_turns(arms, num_rounds)), "held_bytes": held}
 
 
-def full_session(world: World) -> Session:
-    """A session whose window is full; one step a chunk is enough for that."""
-    session = world.start(picture_of(world.config), "day")
-    while session.next_latent_frame < world.config.window_latent_frames:
-        session.commit(world.next_chunk(session, Controls(num_steps=1), go_on).staged)
-    return session
-
-
 def make_chunk(world: World, codec: WatchedCodec, session: Session, budget_bytes: int | None) -> Take:
     world.conditioner_budget_bytes = budget_bytes
     gc.collect()
     cpu_s = time.process_time()
-    chunk = world.next_chunk(session, Controls(actions=MOVES), go_on)
+    chunk = take(world, session, Controls(actions=MOVES), commit=False)
     cpu_s = codec.cpu_before_s - cpu_s
     denoise_ms = chunk.timings.condition_ms + chunk.timings.denoise_ms
-    cache, index = session.cache, session.cache.token_index(chunk.staged.placement)
-    clean = [part[-1].index_select(2, index) for part in (cache.keys, cache.values)]  # of the last layer
-    output = b"".join(map(bytes_of, [chunk.frames, *clean]))
-    return Take(denoise_ms, denoise_ms + chunk.timings.decode_ms, output, 1e3 * cpu_s)
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
-
-
-def go_on() -> None:
-    """Nobody gives a benchmark's chunk up."""
+    chunk_ms = denoise_ms + chunk.timings.decode_ms
+    return Take(denoise_ms, chunk_ms, fingerprint(chunk, session), 1e3 * cpu_s)
 
 
 # Through the real server

@@ -29,6 +29,7 @@ from worldstream.info import fetch_metrics, plain_names
 class Served:
     """A running server: where it listens, and how long it took from its start until it was ready."""
 
+    http: str
     grpc: str
     metrics: str
     pid: int  # of tritonserver, the parent of the models' processes
@@ -90,7 +91,7 @@ def running_server(repository: Path, overrides: Mapping[str, object]) -> Iterato
                 log.seek(0)
                 raise SystemExit("the server did not start:\n" + log.read()[-3000:])
             said = json.loads(line)
-            yield Served(said["grpc"], said["metrics"], said["pid"], time.monotonic() - began)
+            yield Served(said["http"], said["grpc"], said["metrics"], said["pid"], time.monotonic() - began)
         finally:
             launcher.send_signal(signal.SIGTERM)
             launcher.wait()

@@ -27,13 +27,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Wanted, at_least, at_most, machine, print_document, print_wanted
+from common import Wanted, at_least, at_most, machine, print_document, print_wanted
 from denoise_served import Served, running_denoise
-
-sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
+from sessions import MOVES, go_on, picture_of
 
 # isort: split
-import numpy as np
+# sessions has put the world model's folder on the path.
 import torch
 from worldmodel.acceleration import warm_up
 from worldmodel.codec import StreamingCodec
@@ -136,13 +135,9 @@ def settings(is_quick: bool) -> tuple[WorldConfig, ServingConfig]:
 
 def request(world: World, seed: int) -> None:
     """A session's first chunks."""
-    session = world.start(new_picture(world.config.height_px, world.config.width_px, seed), "day", seed)
+    session = world.start(picture_of(world.config, seed), "day", seed)
     for _ in range(NUM_CHUNKS):
-        session.commit(world.next_chunk(session, Controls(actions=("w", "l", "")), lambda: None).staged)
-
-
-def new_picture(height_px: int, width_px: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.random.default_rng(seed).integers(0, 256, (height_px, width_px, 3), dtype=np.uint8)
+        session.commit(world.next_chunk(session, Controls(actions=MOVES), go_on).staged)
 
 
 # All starts, in turn
@@ -236,7 +231,7 @@ def ask_server(server: Served) -> dict[str, Any]:
     """Twenty requests, each over a connection of its own, so that all pay for one."""
     requests_s, requests_cpu_s = [], []
     for seed in range(NUM_REQUESTS):
-        picture = new_picture(EMBEDDED.height_px, EMBEDDED.width_px, seed)
+        picture = picture_of(EMBEDDED, seed)
         began, cpu_began = time.perf_counter(), server.cpu_s()
         with WorldClient(server.grpc, timeout_s=300) as client:
             for _ in client.generate(picture, num_chunks=NUM_CHUNKS, num_steps=NUM_STEPS, seed=seed):

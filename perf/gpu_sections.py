@@ -11,20 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_worlds import (
-    MOVES,
-    Lab,
-    Served,
-    again,
-    fingerprint,
-    full_session,
-    median,
-    random_world,
-    seeded_world,
-    stream,
-    take,
-    with_window,
-)
+from gpu_worlds import Lab, Served, again, median, random_world, seeded_world, stream
+from sessions import MOVES, fingerprint, full_session, take, with_window
 
 # isort: split
 import numpy as np

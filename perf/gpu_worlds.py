@@ -1,4 +1,4 @@
-"""Worlds of growing size on one device, and how chunks are taken from them; for gpu_check.py.
+"""Worlds of growing size on one device, and what a session or an engine makes of them; for gpu_check.py.
 
 Knows no budgets, tables or bars. Weights are random: times and memory do not depend on what a model has learnt.
 """
@@ -8,18 +8,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common import ROOT
-
-sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
+from sessions import MOVES, picture_of, take
 
 # isort: split
+# sessions has put the world model's folder on the path.
 import numpy as np
 import torch
 from worldmodel.acceleration import mount_and_compile
@@ -32,11 +30,9 @@ from worldmodel.layers import seed_parameters
 from worldmodel.loading import settle_cuda
 from worldmodel.request import Request
 from worldmodel.serving import ServingConfig
-from worldmodel.session import Session
 from worldmodel.transformer import CausalWorldTransformer
-from worldmodel.world import Chunk, Controls, World
+from worldmodel.world import Controls, World
 
-MOVES = ("w", "l", "")
 WAIT_S = 300.0
 UNBOUNDED_BYTES = 1 << 50
 
@@ -82,12 +78,6 @@ class Lab:
 
     def peak_bytes(self) -> int:
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
-
-
-def with_window(config: WorldConfig, window: int) -> WorldConfig:
-    """The same world with another window; a sink that does not fit beside the chunk is left out."""
-    sink = min(config.sink_latent_frames, max(0, window - config.chunk_latent_frames))
-    return config.replace(window_latent_frames=window, sink_latent_frames=sink)
 
 
 def seeded_world(
@@ -155,28 +145,7 @@ def _settle(device: torch.device, dtype: torch.dtype) -> None:
         settle_cuda(device, dtype)
 
 
-# Chunks of a session, one after the other
-
-
-def picture_of(config: WorldConfig, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    shape = (config.height_px, config.width_px, 3)
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
-
-def take(world: World, session: Session, controls: Controls, commit: bool = True) -> Chunk:
-    chunk = world.next_chunk(session, controls, go_on)
-    chunk.frames  # noqa: B018 - waits for the decode, so that stages do not overlap
-    if commit:
-        session.commit(chunk.staged)
-    return chunk
-
-
-def full_session(world: World) -> Session:
-    """A session whose window is full; one step a chunk is enough for that."""
-    session = world.start(picture_of(world.config), "day")
-    while session.next_latent_frame < world.config.window_latent_frames:
-        take(world, session, Controls(num_steps=1))
-    return session
+# Through a session
 
 
 def stream(world: World, num_chunks: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -184,17 +153,6 @@ def stream(world: World, num_chunks: int, seed: int = 0) -> np.ndarray[Any, np.d
     session = world.start(picture_of(world.config, seed), "day", seed)
     chunks = [take(world, session, Controls(actions=MOVES)).frames.cpu().numpy() for _ in range(num_chunks)]
     return np.concatenate(chunks)
-
-
-def fingerprint(chunk: Chunk, session: Session) -> bytes:
-    """The frames and the last layer's clean keys and values of a chunk: equal ones mean equal bits all the way."""
-    cache, index = session.cache, session.cache.token_index(chunk.staged.placement)
-    clean = [part[-1].index_select(2, index) for part in (cache.keys, cache.values)]
-    return b"".join(each.contiguous().view(torch.uint8).cpu().numpy().tobytes() for each in (chunk.frames, *clean))
-
-
-def go_on() -> None:
-    """Nobody gives a benchmark's chunk up."""
 
 
 # Through the engine

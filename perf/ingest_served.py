@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from common import ROOT, Arm, Timing, interleave, quartiles
+from denoise_served import Served, running_server
 from ingest_forms import CAMERA, NUM_CAMERAS, cameras_of, check_equal, file_of, list_of, natural_picture, ours
 
 NULL_CONFIG = """
@@ -88,8 +85,8 @@ def requests_to_serve() -> dict[str, Sent]:
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[dict[str, Any]]:
-    """`preprocess` and the null model on a server of their own; its addresses."""
+def running_preprocess() -> Iterator[Served]:
+    """`preprocess` and the null model on a server of their own."""
     with tempfile.TemporaryDirectory(prefix="worldstream-perf-") as folder:
         repository = Path(folder, "models")
         ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
@@ -97,19 +94,8 @@ def running_server() -> Iterator[dict[str, Any]]:
         (repository / "null" / "1").mkdir(parents=True)
         (repository / "null" / "config.pbtxt").write_text(NULL_CONFIG, encoding="utf-8")
         (repository / "null" / "1" / "model.py").write_text(NULL_MODEL, encoding="utf-8")
-        command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
-        with Path(folder, "server.log").open("w+", encoding="utf-8") as log:
-            launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-            try:
-                assert launcher.stdout is not None
-                line = launcher.stdout.readline()
-                if not line:
-                    log.seek(0)
-                    raise SystemExit("the server did not start:\n" + log.read()[-3000:])
-                yield json.loads(line)
-            finally:
-                launcher.send_signal(signal.SIGTERM)
-                launcher.wait()
+        with running_server(repository, {}) as served:
+            yield served
 
 
 def infer(client_kind: Any, client: Any, model: str, sent: Sent) -> Any:
@@ -126,9 +112,9 @@ def compare_served(num_rounds: int) -> dict[str, Any]:
     import tritonclient.http as httpclient
 
     results: dict[str, Any] = {}
-    with running_server() as server:
-        for transport, kind in (("grpc", grpcclient), ("http", httpclient)):
-            with kind.InferenceServerClient(server[transport]) as client:
+    with running_preprocess() as server:
+        for transport, kind, address in (("grpc", grpcclient, server.grpc), ("http", httpclient, server.http)):
+            with kind.InferenceServerClient(address) as client:
                 print(f"\nserved over {transport}")
                 results[transport] = {
                     name: compare_one_served(name, kind, client, sent, num_rounds)
