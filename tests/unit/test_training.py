@@ -200,18 +200,31 @@ def test_the_loss_falls_on_one_batch_learnt_by_heart(cache):
     assert losses[-1] < losses[30] < losses[0]
 
 
-def test_a_codec_run_resumes_with_the_same_next_steps(cache):
-    def trainer(name):
-        options = train_codec.parse(
-            ["--device", "cpu", "--threads", "1", "--batch", "2", "--frames", "5", "--name", name]
-        )
-        return train_codec.CodecTrainer(options, cache, SPEC, SPEC, CONFIG)
+def codec_trainer(cache, name):
+    options = train_codec.parse(["--device", "cpu", "--threads", "1", "--batch", "2", "--frames", "5", "--name", name])
+    return train_codec.CodecTrainer(options, cache, SPEC, SPEC, CONFIG)
 
-    wanted = train(trainer("codec whole"), 6, budget_steps=6)  # crops, then whole pictures
-    broken = trainer("codec broken")
+
+def test_a_codec_run_resumes_with_the_same_next_steps(cache):
+    wanted = train(codec_trainer(cache, "codec whole"), 6, budget_steps=6)  # crops, then whole pictures
+    broken = codec_trainer(cache, "codec broken")
     got = train(broken, 3, budget_steps=6)
     broken.save()
-    assert got + train(trainer("codec broken"), 3, budget_steps=6) == wanted
+    assert got + train(codec_trainer(cache, "codec broken"), 3, budget_steps=6) == wanted
+
+
+def test_a_run_that_broke_off_before_its_last_export_makes_it_when_run_again(cache):
+    # It took the export of an earlier check for the last one, and shipped weights that were trained for less.
+    broken = codec_trainer(cache, "codec not exported")
+    broken.check()
+    train(broken, 2, budget_steps=2)
+    broken.save()
+    again = codec_trainer(cache, "codec not exported")
+    again.train(workbench.Budget(60, 2))
+    shipped = load_file(again.export_path)
+    name = "decoder.outlet.weight"
+    assert torch.equal(shipped[name], broken.average.values[name])
+    assert again.run.is_exported(again.export_path)
 
 
 def test_a_decoder_is_trained_on_under_the_same_latents(cache):

@@ -156,7 +156,7 @@ class WorldTrainer:
         Raises:
             KeyboardInterrupt: after a SIGINT or SIGTERM; all that was trained is saved.
         """
-        if budget.spent(self.run) >= 1 and self.export_path.exists():
+        if budget.spent(self.run) >= 1 and self.run.is_exported(self.export_path):
             return
         self.lessons.prepare()
         train_run("world", self.run, budget, self, 60 * self.options.check_every)

@@ -57,6 +57,10 @@ class Run:
         unfinished.replace(self.checkpoint_path)
         self.saved_s = self.trained_s
 
+    def is_exported(self, path: Path) -> bool:
+        """Whether what is shipped there was made of the last checkpoint: a run may be broken off between the two."""
+        return path.exists() and path.stat().st_mtime_ns >= self.checkpoint_path.stat().st_mtime_ns
+
     @property
     def is_save_due(self) -> bool:
         """Whether SAVE_EVERY_S of training would be lost by a crash now."""
