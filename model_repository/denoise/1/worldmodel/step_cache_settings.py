@@ -15,8 +15,7 @@ class StepCacheSettings:
     """How steps of a chunk are skipped.
 
     `mode` is "off", "auto" (dynamic from MANY_STEPS steps on, else off), "dynamic", or a mask such as "1011" with a
-    digit a
-    step: 1 computes, 0 takes the blocks' last change again.
+    digit a step: 1 computes, 0 takes the blocks' last change again.
     """
 
     mode: str = "auto"
