@@ -449,3 +449,10 @@ def test_the_version_is_that_of_the_package():
 
     assert (result.exit_code, result.stdout) == (0, f"{worldstream.__version__}\n")
     assert f'\nversion = "{worldstream.__version__}"\n' in pyproject
+
+
+def test_no_part_of_the_client_needs_torch():
+    parts = ["worldstream.cli", "worldstream.aio", "worldstream.play.run", "worldstream.video", "worldstream.testing"]
+    program = f"import sys; sys.modules['torch'] = None; import {', '.join(parts)}"
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
