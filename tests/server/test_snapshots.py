@@ -142,6 +142,20 @@ def test_saving_in_the_middle_of_a_request_waits_for_its_end(server: Any) -> Non
     end(server, twin)
 
 
+def test_a_client_that_leaves_in_the_middle_of_a_file_leaves_the_session_whole(server: Any, saved: Any) -> None:
+    file, wanted = saved
+    name = new_id()
+    restore(server, name, file)
+    for _ in range(5):
+        with Stream(server.grpc) as stream:
+            stream.send(go_on(name, save=True))
+            stream.receive()
+            stream.cancel()
+    np.testing.assert_array_equal(save(server, name), file)
+    for frames, each in zip(continued(server, name), wanted, strict=True):
+        np.testing.assert_array_equal(frames, each)
+
+
 def test_a_live_id_is_not_restored_over(server: Any, saved: Any) -> None:
     name = new_id()
     restore(server, name, saved[0])

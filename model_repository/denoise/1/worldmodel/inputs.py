@@ -64,7 +64,7 @@ def _read(tensor: InputTensor) -> NDArray[Any] | Tensor:
         ) from error
     if tensor.name() in STAYS_ON_DEVICE:
         return on_device
-    with _beside_computing(on_device.device):
+    with beside_computing(on_device.device):
         return on_device.cpu().numpy()
 
 
@@ -75,7 +75,7 @@ def own_copy(picture: Picture) -> Picture:
     """
     if not isinstance(picture, Tensor):
         return np.array(picture)
-    with _beside_computing(picture.device) as stream:
+    with beside_computing(picture.device) as stream:
         copy = picture.clone()
         if stream is not None:
             # Made on this stream, read and dropped on the compute thread's: the allocator has to know both.
@@ -85,7 +85,7 @@ def own_copy(picture: Picture) -> Picture:
 
 
 @contextlib.contextmanager
-def _beside_computing(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
+def beside_computing(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
     """A stream of its own for what is inside: on the default one, the compute thread's, it would wait for a chunk."""
     if device.type != "cuda":
         yield None
