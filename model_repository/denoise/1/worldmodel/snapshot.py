@@ -106,7 +106,7 @@ def most_bytes(world: World) -> int:
     return max(world.session_bytes(size) for size in world.config.sizes) + MAX_HEADER_BYTES
 
 
-# --- out ---
+# From a session to a file
 
 
 def take(session: Session, world: World) -> Taken:
@@ -167,7 +167,7 @@ def _is_row_major(tensor: Tensor) -> bool:
     return tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
 
 
-# --- in ---
+# From a file to a session
 
 
 def check(snapshot: Snapshot, world: World) -> None:
