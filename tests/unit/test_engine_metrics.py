@@ -84,7 +84,7 @@ def test_the_conditioners_bytes_are_gone_after_a_cancel_within_a_chunk(make):
 def test_the_conditioners_tensors_are_freed_before_the_decoder_runs(make):
     world = tiny_world()
     engine, _ = make(world)
-    condition, decode = world._condition, world.codec.decode
+    condition, decode = world.camera_conditioning, world.codec.decode
     made, alive = [], []
 
     def remember(*views):
@@ -96,7 +96,7 @@ def test_the_conditioners_tensors_are_freed_before_the_decoder_runs(make):
         alive.extend(part() is not None for part in made)
         return decode(*inputs)
 
-    world._condition, world.codec.decode = remember, look
+    world.camera_conditioning, world.codec.decode = remember, look
     ask(engine, start("a", 1)).frames()
     assert alive == [False] * 2 * NUM_LAYERS
 

@@ -76,7 +76,7 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
     for chunk in range(4):
         own = slice(3 * chunk, 3 * chunk + 3)
         controls = Controls(cam_to_world=poses[own])
-        served_camera, views = world._steer(served, controls)
+        served_camera, views = world.steer(served, controls)
         rays = cam.ray_map(views.relative, views.intrinsics, CONFIG.height_px, CONFIG.width_px)
         cameras.append(torch.from_numpy(cam.camera_latent(rays)))
         conditions.append(served.condition_of_next_chunk()[0])

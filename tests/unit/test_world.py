@@ -277,7 +277,7 @@ def test_writing_the_past_again_under_the_same_prompt_gives_the_same_past(window
     session = world.start(picture(), "day", 1)
     run(world, session, num_chunks, actions=("w", "l", ""))
     before = told(world, session)
-    cache = world._rewritten(session, session.prompt, lambda: None)
+    cache = world.rewritten_cache(session, session.prompt, lambda: None)
     assert set(cache.frames) == set(session.cache.frames)
     after = told(world, types.SimpleNamespace(cache=cache))
     for frame, parts in before.items():
@@ -295,13 +295,15 @@ def test_a_past_under_a_new_prompt_is_one_that_had_that_prompt_all_along():
     run(world, session, 2, actions=("w", "l", ""))
     latents = [past.latent for past in session.history]
     night = world.encode_prompt("night")
-    rewritten = world._rewritten(session, night, lambda: None)
+    rewritten = world.rewritten_cache(session, night, lambda: None)
 
     # The same clean latents, written by context passes of a session that only ever had "night".
     other = world.start(picture(), "night", 1)
     for latent, past in zip(latents, session.history, strict=True):
         placement = other.cache.stage(past.first_frame, 3)
-        world.bind_chunk(world.config, other.cache, placement, other.prompt, world._condition(past.views, world.config))
+        world.bind_chunk(
+            world.config, other.cache, placement, other.prompt, world.camera_conditioning(past.views, world.config)
+        )
         with torch.inference_mode():
             predict(world.transformer, world.blocks, latent, other.condition_from(past.first_frame), 0.0)
         world.unbind_chunk()
