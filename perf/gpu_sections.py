@@ -208,7 +208,7 @@ def step_cache(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, Any]:
 
 
 def compiled_or_not(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, Any]:
-    """Blocks with and without compiled code on the same weights; the largest world tries the default mode only."""
+    """Blocks with and without compiled code on the same weights; large worlds try the default mode only."""
     modes = ("default", "reduce-overhead") if config.transformer.num_layers <= 8 and not lab.is_tiny else ("default",)
     results: dict[str, Any] = {}
     for number, mode in enumerate(modes):

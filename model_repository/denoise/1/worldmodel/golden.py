@@ -57,14 +57,14 @@ def check(folder: Path) -> list[Result]:
     """Compute every vector of a folder and compare."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     vectors = load_file(folder / "vectors.safetensors")
-    world = _world(config, vectors, folder / "weights.safetensors")
+    world = _world(config, folder / "weights.safetensors")
     with torch.inference_mode():
         if "chunks" in config:
             return list(_check_stream(world, config, vectors))
         return [*_check_camera(world, vectors), *_check_window(world, vectors)]
 
 
-def _world(config: Mapping[str, Any], vectors: Mapping[str, Tensor], weights: Path) -> World:
+def _world(config: Mapping[str, Any], weights: Path) -> World:
     sizes = TransformerConfig(
         dim=config["dim"],
         ffn_dim=config["ffn"],

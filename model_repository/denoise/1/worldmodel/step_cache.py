@@ -53,7 +53,7 @@ class StepCache:
             calibrator = None
             if settings.taylorseer_order:
                 calibrator = self._library.TaylorSeerCalibratorConfig(taylorseer_order=settings.taylorseer_order)
-            mask = settings.mask(num_steps)
+            mask = settings.mask()
             config = self._library.DBCacheConfig(
                 Fn_compute_blocks=settings.first_blocks,
                 Bn_compute_blocks=settings.last_blocks,

@@ -60,7 +60,7 @@ class StepCacheSettings:
                 f"step_cache: wanted a mask of {num_steps} digits that begins with 1, got {self.mode[:40]}"
             )
 
-    def mask(self, num_steps: int) -> list[int] | None:
+    def mask(self) -> list[int] | None:
         """1 or 0 a step where the mode is a mask."""
         return [int(digit) for digit in self.mode] if set(self.mode) <= {"0", "1"} and self.mode else None
 
