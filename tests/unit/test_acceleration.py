@@ -73,7 +73,7 @@ def test_every_computed_block_ran_as_compiled_code(compiled):
 
 
 def test_compiled_code_is_kept_in_a_folder_of_its_owner(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
     folder = tmp_path / "deep" / "compiled"
     keep_compiled_code(str(folder))
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
@@ -81,10 +81,10 @@ def test_compiled_code_is_kept_in_a_folder_of_its_owner(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_made_is_done_without(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "elsewhere"))
     (tmp_path / "file").write_text("")
     keep_compiled_code(str(tmp_path / "file" / "folder"))
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "elsewhere")
     assert caplog.messages == ["compiled code is not kept: compile_cache cannot be made (Not a directory)"]
 
 
