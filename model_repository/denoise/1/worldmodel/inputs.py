@@ -6,9 +6,7 @@ memory, a model before this one). A picture stays there; the others are a few nu
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from worldmodel.errors import InvalidInputError
 from worldmodel.pixels import Picture
+from worldmodel.streams import beside_computing
 
 STAYS_ON_DEVICE = ("pixels",)
 
@@ -82,20 +81,3 @@ def own_copy(picture: Picture) -> Picture:
             copy.record_stream(torch.cuda.default_stream(picture.device))
             stream.synchronize()
     return copy
-
-
-@contextlib.contextmanager
-def beside_computing(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """A stream of its own for what is inside: on the default one, the compute thread's, it would wait for a chunk."""
-    if device.type != "cuda":
-        yield None
-        return
-    stream = _stream_beside_computing(device)
-    with torch.cuda.stream(stream):
-        yield stream
-
-
-@functools.cache
-def _stream_beside_computing(device: torch.device) -> torch.cuda.Stream:
-    """One a device, made when the first input comes on it: the allocator keeps a pool of memory for each stream."""
-    return torch.cuda.Stream(device)

@@ -18,6 +18,7 @@ The price is that what one stream has freed does not serve the other: a GPU keep
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -175,3 +176,20 @@ class CudaStreams:
 def streams_of(device: torch.device) -> Streams:
     """The streams of a device."""
     return CudaStreams(device) if device.type == "cuda" else CpuStreams()
+
+
+@contextlib.contextmanager
+def beside_computing(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
+    """A stream of its own for what is inside: on the default one, the compute thread's, it would wait for a chunk."""
+    if device.type != "cuda":
+        yield None
+        return
+    stream = _stream_beside_computing(device)
+    with torch.cuda.stream(stream):
+        yield stream
+
+
+@functools.cache
+def _stream_beside_computing(device: torch.device) -> torch.cuda.Stream:
+    """One a device, made when the first input comes on it: the allocator keeps a pool of memory for each stream."""
+    return torch.cuda.Stream(device)

@@ -23,7 +23,6 @@ from worldmodel.codec import StreamingCodec
 from worldmodel.compilation import Compilation
 from worldmodel.conditioner import ChunkConditioning, condition_chunk
 from worldmodel.config import PATCH, WorldConfig
-from worldmodel.inputs import beside_computing
 from worldmodel.kv_cache import KVCache, Placement
 from worldmodel.layers import rotary_table
 from worldmodel.metrics import Counters
@@ -36,7 +35,7 @@ from worldmodel.session import Noise, PastChunk, Prompt, Session, Staged
 from worldmodel.session_size import session_bytes
 from worldmodel.step_cache import StepCache
 from worldmodel.step_cache_settings import StepCacheSettings
-from worldmodel.streams import Decoding, Timings, streams_of
+from worldmodel.streams import Decoding, Timings, beside_computing, streams_of
 from worldmodel.transformer import Block, CausalWorldTransformer
 
 
