@@ -85,6 +85,21 @@ def test_taking_a_snapshot_leaves_the_session_as_it_was():
         np.testing.assert_array_equal(go(world, one, **controls), go(other, untouched, **controls))
 
 
+def test_what_a_failed_chunk_left_behind_does_not_spoil_the_snapshot():
+    """A chunk whose numbers ran over has written where the next one will: NaN in the file would have it refused."""
+    world, other = tiny_world(), tiny_world()
+    session = start(world)
+    for controls in PLAN[:5]:
+        go(world, session, **controls)
+    slots = session.cache.stage(session.next_latent_frame, 3).slots
+    with torch.inference_mode():
+        for buffer in (*session.cache.keys, *session.cache.values):
+            buffer.unflatten(2, (9, -1))[:, :, list(slots)] = torch.nan
+    restored = load(save(session, world), other)
+    for controls in PLAN[5:]:
+        np.testing.assert_array_equal(go(other, restored, **controls), go(world, session, **controls))
+
+
 def test_a_snapshot_of_a_further_size_makes_frames_of_that_size():
     config = TINY.replace(further_sizes=((48, 64),))
     world, other = tiny_world(config), tiny_world(config)
@@ -148,7 +163,8 @@ def test_the_file_is_read_by_the_library_that_defines_its_format():
         go(world, session, **controls)
     tensors, document = contents(save(session, world))
     torch.testing.assert_close(tensors["condition"], session.condition, rtol=0, atol=0)
-    torch.testing.assert_close(tensors["keys.1"], session.cache.keys[1], rtol=0, atol=0)
+    sink = slice(0, 3 * 2 * 3)  # latent frames, rows and columns of patches
+    torch.testing.assert_close(tensors["keys.1"][:, :, sink], session.cache.keys[1][:, :, sink], rtol=0, atol=0)
     torch.testing.assert_close(tensors["prompt.values.2"], session.prompt.values[2], rtol=0, atol=0)
     np.testing.assert_array_equal(tensors["camera.cam_to_origin"].numpy(), session.camera.cam_to_origin)
     assert document["chunk_index"] == 4

@@ -112,10 +112,9 @@ def most_bytes(world: World) -> int:
 def take(session: Session, world: World) -> Taken:
     """Copy what the next chunk will change; all else is shared, since nothing writes to it. Waits for the device."""
     slots = [frame for frame in session.cache.frames if frame is not None]  # free ones lie behind them
-    visible = len(slots) * session.cache.tokens_per_frame
     tensors: dict[str, Tensor] = {"condition": session.condition.cpu()}
     for layer, (keys, values) in enumerate(zip(session.cache.keys, session.cache.values, strict=True)):
-        tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = _copy(keys, visible), _copy(values, visible)
+        tensors[f"keys.{layer}"], tensors[f"values.{layer}"] = _window(keys, session), _window(values, session)
     for layer, (keys, values) in enumerate(zip(session.prompt.keys, session.prompt.values, strict=True)):
         tensors[f"prompt.keys.{layer}"], tensors[f"prompt.values.{layer}"] = keys.cpu(), values.cpu()
     with world.streams.beside():  # where the codec's memory is made: it may not be there yet
@@ -144,10 +143,18 @@ def take(session: Session, world: World) -> Taken:
     return Taken(tensors, document)
 
 
-def _copy(buffer: Tensor, num_tokens: int) -> Tensor:
-    """The first tokens of [1, H, tokens, D], in memory of their own."""
-    some = buffer[:, :, :num_tokens]
-    return torch.empty(some.shape, dtype=some.dtype).copy_(some)
+def _window(buffer: Tensor, session: Session) -> Tensor:
+    """What a layer's buffer [1, H, tokens, D] has of the window, in memory of its own.
+
+    Zeros where the next chunk will write before it reads: a chunk that was given up may have left anything there.
+    """
+    per_frame = session.cache.tokens_per_frame
+    num_slots = sum(frame is not None for frame in session.cache.frames)
+    held = buffer[:, :, : num_slots * per_frame]
+    copy = torch.empty(held.shape, dtype=held.dtype).copy_(held)
+    for slot in session.cache.stage(session.next_latent_frame, session.config.chunk_latent_frames).slots:
+        copy[:, :, slot * per_frame : (slot + 1) * per_frame] = 0  # nothing, where it is a free one
+    return copy
 
 
 def _camera_arrays(camera: CameraState) -> list[tuple[str, Array]]:
