@@ -10,7 +10,7 @@
 other programs' poses, `video` writes files (it loads PyAV, so it is not imported here).
 """
 
-from worldstream.batch import Batch, Frame, Timings
+from worldstream.batch import Batch, Frame, Receipt, Timings
 from worldstream.client import WorldClient
 from worldstream.errors import (
     BusyError,
@@ -30,7 +30,7 @@ from worldstream.errors import (
 )
 from worldstream.info import ServerInfo
 from worldstream.responses import Pictures
-from worldstream.session import Session
+from worldstream.session import Replies, Session
 
 __version__ = "0.1.0"
 
@@ -44,6 +44,8 @@ __all__ = [
     "InvalidInputError",
     "Pictures",
     "ProtocolError",
+    "Receipt",
+    "Replies",
     "ResponseTimeoutError",
     "ServerInfo",
     "Session",

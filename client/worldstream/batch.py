@@ -32,6 +32,15 @@ class Frame(NamedTuple):
     pixels: npt.NDArray[np.uint8]
 
 
+@dataclass(frozen=True)
+class Receipt:
+    """What the server answers before any frame, where a request asked for it: it has taken the request up."""
+
+    chunk_index: int  # the first that the request will steer, if all that is ahead of it runs to its end
+    num_ahead: int  # requests of its session that are to be answered before it
+    event_id: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One response: some consecutive frames of one chunk.

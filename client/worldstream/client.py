@@ -74,6 +74,7 @@ class WorldClient:
         snapshot: bytes | None = None,
         frame_encoding: FrameEncoding | None = None,
         frame_quality: int | None = None,
+        fps: float | None = None,
     ) -> Session:
         """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
@@ -94,12 +95,15 @@ class WorldClient:
             frame_encoding: how frames travel: "raw" (default) or "png", both lossless, or "jpeg" or "webp". Files are
                 in `Batch.encoded`; `Batch.frames` decodes them when it is asked for.
             frame_quality: 1 to 100, of jpeg and webp; default 90.
+            fps: 1 to 1000; no chunk begins before the last one has been watched at this rate, so that the world never
+                runs ahead of who steers it. A chunk must take less than `timeout_s` to watch. Default: as fast as it
+                goes.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
         core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
-        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality)
+        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality, fps)
         return Session(self._connection, core, defaults)
 
     def generate(
@@ -116,13 +120,14 @@ class WorldClient:
         num_steps: int | None = None,
         event_id: int | None = None,
         size: tuple[int, int] | None = None,
+        fps: float | None = None,
     ) -> Iterator[Batch]:
         """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`.
 
         An encoded picture goes through `world`, where Triton carries no cancel: whoever stops reading gets no more
         frames, but the server still makes all of them. Use a session for what may have to be stopped.
         """
-        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
+        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, fps=fps)
         core = SessionCore(None, make_opening(picture, seed, translation_scale, fit, size))
         session = Session(self._connection, core, Controls())
         return _until_done(session, session.ask(controls))

@@ -42,7 +42,7 @@ class Life(Enum):
     """What the client knows of its session on the server."""
 
     NEW = auto()  # the server does not hold it
-    STARTING = auto()  # the start was sent and has no response yet
+    STARTING = auto()  # the start was sent and has no response yet, or its receipt only
     LIVE = auto()
     UNSURE = auto()  # the start broke off: the server may hold it or not
     ENDED = auto()
@@ -196,7 +196,8 @@ class SessionCore:
         if event.error is not None:
             self._follow_error(event.request_id, event.error)
             return
-        if event.request_id == self._start_id and self.life is Life.STARTING:
+        # A receipt of the start proves nothing: if its first chunk fails, no session is left.
+        if event.request_id == self._start_id and self.life is Life.STARTING and event.receipt is None:
             self.life = Life.LIVE
         if event.is_final and event.request_id in self._ending_ids:
             self.end_was_confirmed()

@@ -4,8 +4,8 @@ import copy
 from collections import deque
 from weakref import WeakValueDictionary
 
-from worldstream.batch import Batch
-from worldstream.errors import ProtocolError, UnavailableError, WorldStreamError
+from worldstream.batch import Batch, Receipt
+from worldstream.errors import InvalidInputError, ProtocolError, UnavailableError, WorldStreamError
 from worldstream.responses import Event
 from worldstream.snapshot import SnapshotPart
 
@@ -16,6 +16,7 @@ class Slot:
     def __init__(self) -> None:
         self.is_done = False  # nothing more will come
         self.parts: list[SnapshotPart] = []  # of a session's file
+        self.receipt: Receipt | None = None
         self._events: deque[Event] = deque()
         self._num_frames = 0
 
@@ -34,8 +35,21 @@ class Slot:
                 return event.batch
         return None
 
+    def find_receipt(self) -> Receipt | None:
+        """Return the receipt, None where nothing is here; raise the request's error, if it had one, once.
+
+        Raises:
+            ProtocolError: if something else came before it.
+        """
+        if self.receipt is not None or not self.has_news:
+            return self.receipt
+        if self._events and self._events[0].error is not None:
+            self.take()
+        raise ProtocolError("receipt: wanted it before all else, but the request was answered without one")
+
     def put(self, event: Event) -> None:
         """Take in a response."""
+        self.receipt = self.receipt or event.receipt
         if event.part is not None:
             self.parts.append(event.part)
         self._events.append(event)
@@ -48,6 +62,12 @@ class Slot:
             error = copy.copy(error)  # each request has a count of its own
             error.frames_received = self._num_frames
         self.put(Event("", None, error, is_final=True))
+
+
+def check_has_receipt(has_receipt: bool) -> None:
+    """Refuse to wait for a receipt that was not asked for."""
+    if not has_receipt:
+        raise InvalidInputError("receipt: wanted a request sent with receipt=True, this one was not")
 
 
 class Exchange:

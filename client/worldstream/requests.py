@@ -32,6 +32,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _FLOAT32 = np.finfo(np.float32)
+_MAX_FPS = 1000
 _MAX_ID_CHARS = 128  # Triton refuses longer sequence ids
 _ID_CHARS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
@@ -70,6 +71,9 @@ class Controls:
     event_id: int | None = None
     frame_encoding: FrameEncoding | None = None
     frame_quality: int | None = None
+    recache: bool = False
+    fps: float | None = None
+    receipt: bool = False
 
 
 # What whoever steers may answer with: actions, or controls as they are.
@@ -118,6 +122,9 @@ def make_controls(
     event_id: int | None = None,
     frame_encoding: FrameEncoding | None = None,
     frame_quality: int | None = None,
+    recache: bool = False,
+    fps: float | None = None,
+    receipt: bool = False,
 ) -> Controls:
     """Check and convert what a request asks for.
 
@@ -131,12 +138,17 @@ def make_controls(
         event_id: 0 or more; comes back in every batch that this request steers.
         frame_encoding: how frames travel: "raw", "png", "jpeg" or "webp".
         frame_quality: 1 to 100, of jpeg and webp.
+        recache: whether `prompt` holds for what the session remembers, too.
+        fps: 1 to 1000; no chunk begins before the last one has been watched at this rate.
+        receipt: whether the server answers at once, before any frame.
 
     Raises:
         InvalidInputError: if a shape or value cannot be right, or both poses and actions are given.
     """
     if cam_to_world is not None and actions is not None:
         raise InvalidInputError("cam_to_world, actions: a request takes one of them, both came")
+    if recache and prompt is None:
+        raise InvalidInputError("recache: wanted it beside a prompt that a session switches to, came without one")
     return Controls(
         cam_to_world=None if cam_to_world is None else _poses(cam_to_world),
         actions=None if actions is None else _actions(actions),
@@ -147,6 +159,9 @@ def make_controls(
         event_id=_optional_integer("event_id", event_id, 0, _INT64_MAX),
         frame_encoding=_frame_encoding(frame_encoding, frame_quality),
         frame_quality=_optional_integer("frame_quality", frame_quality, 1, 100),
+        recache=_flag("recache", recache),
+        fps=None if fps is None else _fps(fps),
+        receipt=_flag("receipt", receipt),
     )
 
 
@@ -162,6 +177,7 @@ def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Con
         controls,
         frame_encoding=encoded.frame_encoding,
         frame_quality=encoded.frame_quality,
+        fps=controls.fps if controls.fps is not None else defaults.fps,
         intrinsics=controls.intrinsics if controls.intrinsics is not None else defaults.intrinsics,
         num_steps=controls.num_steps if controls.num_steps is not None else defaults.num_steps,
         prompt=defaults.prompt if controls.prompt is None and is_start else controls.prompt,
@@ -174,6 +190,7 @@ def make_defaults(
     num_steps: int | None,
     frame_encoding: FrameEncoding | None,
     frame_quality: int | None,
+    fps: float | None,
 ) -> Controls:
     """Check and convert what fills a session's requests where they leave it open.
 
@@ -186,6 +203,7 @@ def make_defaults(
         num_steps=num_steps,
         frame_encoding=frame_encoding,
         frame_quality=frame_quality,
+        fps=fps,
     )
     if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
         raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
@@ -295,6 +313,11 @@ def _add_controls(request: Any, controls: Controls) -> None:
         request.parameters["frame_encoding"].string_param = controls.frame_encoding
     if controls.frame_quality is not None:
         request.parameters["frame_quality"].int64_param = controls.frame_quality
+    if controls.fps is not None:
+        request.parameters["fps"].double_param = controls.fps
+    for name, is_wanted in (("recache", controls.recache), ("receipt", controls.receipt)):
+        if is_wanted:
+            request.parameters[name].bool_param = True
 
 
 def _frame_encoding(encoding: FrameEncoding | None, quality: int | None) -> FrameEncoding | None:
@@ -357,10 +380,25 @@ def _optional_integer(name: str, value: int | None, least: int, most: int) -> in
     return None if value is None else _integer(name, value, least, most)
 
 
+def _flag(name: str, value: bool) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidInputError(f"{name}: wanted True or False, got {reprlib.repr(value)}")
+    return bool(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def _scale(value: float) -> float:
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_number or not _FLOAT32.tiny <= value <= _FLOAT32.max:
+    if not _is_number(value) or not _FLOAT32.tiny <= value <= _FLOAT32.max:
         raise InvalidInputError(f"translation_scale: wanted a number over 0, got {reprlib.repr(value)}")
+    return float(value)
+
+
+def _fps(value: float) -> float:
+    if not _is_number(value) or not 1 <= value <= _MAX_FPS:  # NaN fails too
+        raise InvalidInputError(f"fps: wanted a number from 1 to {_MAX_FPS}, got {reprlib.repr(value)}")
     return float(value)
 
 

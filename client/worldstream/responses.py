@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from worldstream.batch import Batch, Timings
+from worldstream.batch import Batch, Receipt, Timings
 from worldstream.errors import ProtocolError, WorldStreamError, error_from_message
 from worldstream.snapshot import SnapshotPart
 from worldstream.tensors import read_outputs
@@ -18,6 +18,7 @@ from worldstream.tensors import read_outputs
 _Outputs = Mapping[str, npt.NDArray[Any]]
 # An ensemble's inputs and outputs share one set of names, so `world` gives `event_id` back under this one.
 _WORLD_EVENT_ID = "applied_event_id"
+_RECEIPT = -1  # in place of a part's index
 # Of each output: its dtype, and its shape with None for any length.
 _BATCH_OUTPUTS: dict[str, tuple[type, tuple[int | None, ...]]] = {
     "frames": (np.uint8, (None, None, None, 3)),
@@ -30,13 +31,14 @@ _BATCH_OUTPUTS: dict[str, tuple[type, tuple[int | None, ...]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """One message of a stream: frames, a part of a session's file, an error, or none of them (an end is confirmed)."""
+    """One message of a stream: frames, a receipt, part of a session's file, an error, or none (an end is confirmed)."""
 
     request_id: str
     batch: Batch | None
     error: WorldStreamError | None
     is_final: bool
     part: SnapshotPart | None = None
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ def parse_stream_response(message: Any) -> Event:
         return Event(response.id, None, None, is_final, _part(outputs))
     has_frames = any(name in outputs and len(outputs[name]) > 0 for name in ("frames", "encoded_frames"))
     if not has_frames and not is_final:
-        raise ProtocolError("frames: a response that is not final came without frames")
+        return Event(response.id, None, None, is_final, receipt=_receipt(outputs))
     return Event(response.id, _batch(outputs, is_final) if has_frames else None, None, is_final)
 
 
@@ -82,6 +84,13 @@ def parse_preprocess_response(response: Any) -> Pictures:
     return Pictures(pixels, tuple(item.decode() for item in digests), tuple(item.decode() for item in names))
 
 
+def _receipt(outputs: _Outputs) -> Receipt:
+    chunk_index, kind, num_ahead = _checked(outputs, "chunk", np.int32, (3,)).tolist()
+    if kind != _RECEIPT:
+        raise ProtocolError("frames: a response that is not final came without frames")
+    return Receipt(chunk_index, num_ahead, _event_id(outputs))
+
+
 def _part(outputs: _Outputs) -> SnapshotPart:
     _, part_index, num_parts = _checked(outputs, "chunk", np.int32, (3,)).tolist()
     return SnapshotPart(part_index, num_parts, _checked(outputs, "snapshot", np.uint8, (None,)))
@@ -96,18 +105,22 @@ def _batch(outputs: _Outputs, is_final: bool) -> Batch:
     if len(tensors["frame_index"]) != num_frames:
         raise ProtocolError(f"frame_index: wanted {num_frames} numbers, got {len(tensors['frame_index'])}")
     chunk_index, part_index, num_parts = tensors["chunk"].tolist()
-    (event_id,) = tensors["event_id"].tolist()
     return Batch(
         raw_frames=tensors["frames"],
         frame_index=tensors["frame_index"],
         chunk_index=chunk_index,
         part_index=part_index,
         num_parts=num_parts,
-        event_id=None if event_id == -1 else event_id,
+        event_id=_event_id(outputs),
         timings=Timings(*tensors["timings"].tolist()),
         is_last=is_final,
         encoded=encoded,
     )
+
+
+def _event_id(outputs: _Outputs) -> int | None:
+    (event_id,) = _checked(outputs, "event_id", np.int64, (1,)).tolist()
+    return None if event_id == -1 else event_id
 
 
 def _checked(outputs: _Outputs, name: str, dtype: type, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:

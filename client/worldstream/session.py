@@ -9,11 +9,11 @@ from typing import Any, Concatenate, ParamSpec
 
 import numpy.typing as npt
 
-from worldstream.batch import Batch, Frame
+from worldstream.batch import Batch, Frame, Receipt
 from worldstream.connection import Connection
 from worldstream.core import Life, SessionCore
 from worldstream.errors import CancelledError, SessionNotFoundError, WorldStreamError
-from worldstream.exchange import Exchange, Slot
+from worldstream.exchange import Exchange, Slot, check_has_receipt
 from worldstream.requests import Controls, SessionId, Steering, controls_from, make_controls, with_defaults
 from worldstream.snapshot import SnapshotPart, join_parts
 from worldstream.stream import Stream
@@ -26,9 +26,10 @@ PARTING_S = 5.0
 class Replies(Iterator[Batch]):
     """The batches that answer one request, in order. It may be dropped before its end; its frames are dropped then."""
 
-    def __init__(self, session: "Session", slot: Slot) -> None:
+    def __init__(self, session: "Session", slot: Slot, has_receipt: bool) -> None:
         self._session = session
         self._slot = slot
+        self._has_receipt = has_receipt
 
     @property
     def parts(self) -> list[SnapshotPart]:
@@ -44,6 +45,20 @@ class Replies(Iterator[Batch]):
             if self._slot.is_done:
                 raise StopIteration
             self._session._pump()
+
+    def receipt(self) -> Receipt:
+        """Wait for the word that the server has taken the request up; it comes before any frame.
+
+        Batches come afterwards as ever. Who reads them first may still ask for the receipt later.
+
+        Raises:
+            InvalidInputError: if the request was sent without `receipt=True`.
+            WorldStreamError: the request's error, if it was refused; iterating does not raise it again.
+        """
+        check_has_receipt(self._has_receipt)
+        while (receipt := self._slot.find_receipt()) is None:
+            self._session._pump()
+        return receipt
 
 
 def frames_of(batches: Iterator[Batch]) -> Iterator[Frame]:
@@ -105,7 +120,9 @@ class Session:
         num_steps: int | None = None,
         event_id: int | None = None,
         end: bool = False,
-    ) -> Iterator[Batch]:
+        recache: bool = False,
+        receipt: bool = False,
+    ) -> Replies:
         """Ask for more frames. The request is sent at once; the batches come as they are made.
 
         The first request of a session from an encoded picture lets the server decode that first, in a call of its own.
@@ -119,13 +136,17 @@ class Session:
             num_steps: denoising steps; default that of the session.
             event_id: comes back in every batch that this request steers.
             end: whether the session ends with this request.
+            recache: beside `prompt`, in a session that has begun: it holds for what the session remembers, too.
+            receipt: whether the server answers at once; `receipt()` of what this returns waits for that answer.
 
         Raises:
             InvalidInputError: if the arguments cannot be right; nothing is sent then.
             SessionNotFoundError: if the session has ended.
             WorldStreamError: if the server could not decode the picture; nothing else is sent then.
         """
-        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
+        controls = make_controls(
+            cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, recache=recache, receipt=receipt
+        )
         return self.ask(controls, end)
 
     def ask(self, controls: Controls, is_end: bool = False) -> Replies:
@@ -136,7 +157,7 @@ class Session:
         self._decode_picture()
         stream = self._open_stream()
         controls = with_defaults(controls, self._defaults, is_start=self._core.life is Life.NEW)
-        return self._send(stream, self._core.next_request(controls, is_end))
+        return self._send(stream, self._core.next_request(controls, is_end), controls.receipt)
 
     frames = _frame_by_frame(generate)
 
@@ -240,8 +261,8 @@ class Session:
             self._stream = Stream(self._connection, self._metadata())
         return self._stream
 
-    def _send(self, stream: Stream, request: Any) -> Replies:
-        replies = Replies(self, self._exchange.open(request.id))
+    def _send(self, stream: Stream, request: Any, has_receipt: bool = False) -> Replies:
+        replies = Replies(self, self._exchange.open(request.id), has_receipt)
         stream.send(request)
         return replies
 

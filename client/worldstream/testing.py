@@ -162,6 +162,8 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         num_latents = len(seen.inputs.get("actions", [])) or seen.shapes.get("cam_to_world", [0])[0]
         num_chunks = seen.inputs.get("num_chunks", [max(1, -(-num_latents // self.chunk_latent_frames))])[0]
         (event_id,) = seen.inputs.get("event_id", [-1])
+        if seen.parameters.get("receipt"):
+            yield receipt_message(world.num_chunks, 0, event_id)
         for place in range(num_chunks):
             time.sleep(self.chunk_s)
             is_final = place == num_chunks - 1
@@ -201,6 +203,11 @@ def frames_message(first_frame: int, num: int, chunk: tuple[int, int, int], is_f
     _add(response, "event_id", "INT64", [1], struct.pack("<q", event_id))
     _add(response, "timings", "FP32", [6], struct.pack("<6f", 1, 2, 3, 4, 5, 14))
     return message
+
+
+def receipt_message(chunk_index: int, num_ahead: int, event_id: int = -1) -> Any:
+    """Build the message that says which chunk a request will steer, and how many requests are ahead of it."""
+    return frames_message(0, 0, (chunk_index, -1, num_ahead), is_final=False, event_id=event_id)
 
 
 def snapshot_messages(num_frames: int, num_chunks: int) -> Iterator[Any]:

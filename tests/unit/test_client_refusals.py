@@ -27,6 +27,9 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
         ({"event_id": np.array([1])}, r"event_id: wanted an integer, got array\(\[1\]\)"),
         ({"prompt": "\ud800"}, "prompt: wanted text that UTF-8 can carry"),
         ({"actions": ["w", 7]}, "actions: wanted text, got int"),
+        ({"recache": True}, "recache: wanted it beside a prompt that a session switches to, came without one"),
+        ({"prompt": "night", "recache": 1}, "recache: wanted True or False, got 1"),
+        ({"receipt": "yes"}, "receipt: wanted True or False, got 'yes'"),
     ],
 )
 def test_what_cannot_be_right_is_refused_before_anything_is_sent(server, client, arguments, complaint):
@@ -54,6 +57,11 @@ def test_what_cannot_be_right_is_refused_before_anything_is_sent(server, client,
         ({"size": 96}, "size: wanted height and width, got 96"),
         ({"size": (96, 160.0)}, r"size: wanted an integer, got 160\.0"),
         ({"fit": "pad"}, "fit: wanted crop or stretch, got 'pad'"),
+        ({"fps": 0.5}, r"fps: wanted a number from 1 to 1000, got 0\.5"),
+        ({"fps": 1001}, "fps: wanted a number from 1 to 1000, got 1001"),
+        ({"fps": float("nan")}, "fps: wanted a number from 1 to 1000, got nan"),
+        ({"fps": True}, "fps: wanted a number from 1 to 1000, got True"),
+        ({"fps": "16"}, "fps: wanted a number from 1 to 1000, got '16'"),
         ({"intrinsics": np.ones((2, 4))}, "intrinsics: a session takes one row, got 2"),
     ],
 )

@@ -122,6 +122,38 @@ def test_settings_of_the_session_fill_requests_and_give_way_to_their_own(server,
     assert "prompt" not in later.inputs
 
 
+def test_a_session_paces_every_request_but_the_bare_end(server, client):
+    with client.session(PIXELS, fps=16) as session:
+        list(session.generate())
+        list(session.generate())
+    list(client.generate(PIXELS, fps=np.float32(29.5)))
+    with client.session(PIXELS) as session:
+        list(session.generate())
+
+    assert [seen.parameters.get("fps") for seen in server.seen] == [16.0, 16.0, None, 29.5, None, None]
+    assert type(server.seen[0].parameters["fps"]) is float
+
+
+def test_a_save_and_a_restore_are_not_paced(server, client):
+    with client.session(PIXELS, fps=16) as session:
+        list(session.generate())
+        file = session.snapshot()
+    with client.session(None, snapshot=file, fps=16) as session:
+        session.restore()
+
+    assert ["fps" in seen.parameters for seen in server.seen] == [True, False, False, False, False]
+
+
+def test_a_prompt_holds_for_the_past_where_that_is_asked_for(server, client):
+    with client.session(PIXELS, prompt="rain") as session:
+        list(session.generate())
+        list(session.generate(prompt="night", recache=np.True_))
+        list(session.generate(prompt="dawn"))
+
+    assert [seen.parameters.get("recache") for seen in server.seen] == [None, True, None, None]
+    assert [seen.inputs.get("prompt") for seen in server.seen] == [[b"rain"], [b"night"], [b"dawn"], None]
+
+
 def test_a_pil_image_is_sent_upright_with_alpha_on_black(server, client):
     image = Image.new("RGBA", (2, 1), (200, 100, 50, 255))
     image.putpixel((1, 0), (200, 100, 50, 0))
@@ -183,7 +215,7 @@ def test_frames_takes_what_generate_takes():
 
     assert list(generate) == [
         *("self", "cam_to_world", "actions", "num_chunks", "intrinsics"),
-        *("prompt", "num_steps", "event_id", "end"),
+        *("prompt", "num_steps", "event_id", "end", "recache", "receipt"),
     ]
     assert frames == generate
 

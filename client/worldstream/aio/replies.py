@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from worldstream.batch import Batch, Frame
-from worldstream.exchange import Slot
+from worldstream.batch import Batch, Frame, Receipt
+from worldstream.errors import CancelledError
+from worldstream.exchange import Slot, check_has_receipt
 from worldstream.requests import Controls
 
 if TYPE_CHECKING:
     from worldstream.aio.session import AsyncSession
+
+T = TypeVar("T")
 
 
 class AsyncReplies(AsyncIterator[Batch]):
@@ -32,6 +35,7 @@ class AsyncReplies(AsyncIterator[Batch]):
         self._is_whole = is_whole
         self._is_closed = False  # to sending
         self._slot: Slot | None = None
+        self._receipt: Receipt | None = None
 
     def __await__(self) -> Generator[Any, None, "AsyncReplies"]:
         """Send the request, if it was not sent yet."""
@@ -39,23 +43,25 @@ class AsyncReplies(AsyncIterator[Batch]):
 
     async def __anext__(self) -> Batch:
         """Return the next batch; raise the request's error, if it had one, once."""
-        await self._sent()
-        while self._slot is not None:
-            try:
-                batch = self._slot.take()
-                if batch is not None:
-                    return batch
-                if self._slot.is_done:
-                    break
-                await self._session._pump(self._slot)
-            except asyncio.CancelledError:
-                self._session.cancel()
-                raise
-            except BaseException:
-                await self.aclose()
-                raise
+        batch = await self._wait_for(Slot.take)
+        if batch is not None:
+            return batch
         await self.aclose()
         raise StopAsyncIteration
+
+    async def receipt(self) -> Receipt:
+        """Wait for the word that the server has taken the request up; as `Replies.receipt`.
+
+        Sends the request, if it was not sent yet.
+
+        Raises:
+            CancelledError: if the request ended, or was given up, before.
+        """
+        check_has_receipt(self._controls.receipt)
+        receipt = await self._wait_for(Slot.find_receipt) or self._receipt
+        if receipt is None:
+            raise CancelledError("CANCELLED: the request ended before its receipt came")
+        return receipt
 
     async def aclose(self) -> None:
         """Give up what has not come yet; nothing comes after it."""
@@ -73,8 +79,27 @@ class AsyncReplies(AsyncIterator[Batch]):
             self._slot = await self._session._begin(self._controls, self._is_end)
         return self
 
+    async def _wait_for(self, find: Callable[[Slot], T | None]) -> T | None:
+        """Read until this finds something among what has come; None when nothing more will come."""
+        await self._sent()
+        while self._slot is not None:
+            try:
+                found = find(self._slot)
+                if found is not None or self._slot.is_done:
+                    return found
+                await self._session._pump(self._slot)
+            except asyncio.CancelledError:
+                self._session.cancel()
+                raise
+            except BaseException:
+                await self.aclose()
+                raise
+        return None
+
     def _drop(self) -> None:
         slot, self._slot = self._slot, None
+        if slot is not None:
+            self._receipt = slot.receipt
         if slot is not None and not slot.is_done:
             del slot
             self._session._one_reader_less()

@@ -79,6 +79,8 @@ class AsyncSession:
         num_steps: int | None = None,
         event_id: int | None = None,
         end: bool = False,
+        recache: bool = False,
+        receipt: bool = False,
     ) -> AsyncReplies:
         """Ask for more frames; arguments as in `Session.generate`.
 
@@ -88,7 +90,9 @@ class AsyncSession:
         Raises:
             InvalidInputError: if the arguments cannot be right; nothing is sent then.
         """
-        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id)
+        controls = make_controls(
+            cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, recache=recache, receipt=receipt
+        )
         return AsyncReplies(self, controls, end)
 
     async def ask(self, controls: Controls, is_end: bool = False) -> AsyncReplies:
