@@ -13,8 +13,22 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from worldstream.checks import (
+    INT32_MAX,
+    INT64_MAX,
+    Float32,
+    checked_actions,
+    checked_flag,
+    checked_fps,
+    checked_integer,
+    checked_intrinsics,
+    checked_poses,
+    checked_scale,
+    checked_size,
+    checked_text,
+    optional_integer,
+)
 from worldstream.errors import InvalidInputError
-from worldstream.paths import actions_from_text
 from worldstream.picture import Picture, Pixels, load_picture
 from worldstream.snapshot import Snapshot
 from worldstream.tensors import add_array, add_strings
@@ -27,12 +41,7 @@ MODELS = (PREPROCESS, DENOISE, WORLD)
 SessionId: TypeAlias = str | int
 Fit: TypeAlias = Literal["crop", "stretch"]
 FrameEncoding: TypeAlias = Literal["raw", "png", "jpeg", "webp"]
-Float32: TypeAlias = npt.NDArray[np.float32]
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
-_FLOAT32 = np.finfo(np.float32)
-_MAX_FPS = 1000
 _MAX_ID_CHARS = 128  # Triton refuses longer sequence ids
 _ID_CHARS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
@@ -105,10 +114,10 @@ def make_opening(
         raise InvalidInputError(f"fit: wanted crop or stretch, got {fit!r}")
     return Opening(
         load_picture(picture),
-        _optional_integer("seed", seed, -_INT64_MAX - 1, _INT64_MAX),
-        None if translation_scale is None else _scale(translation_scale),
+        optional_integer("seed", seed, -INT64_MAX - 1, INT64_MAX),
+        None if translation_scale is None else checked_scale(translation_scale),
         fit,
-        None if size is None else _size(size),
+        None if size is None else checked_size(size),
     )
 
 
@@ -150,18 +159,18 @@ def make_controls(
     if recache and prompt is None:
         raise InvalidInputError("recache: wanted it beside a prompt that a session switches to, came without one")
     return Controls(
-        cam_to_world=None if cam_to_world is None else _poses(cam_to_world),
-        actions=None if actions is None else _actions(actions),
-        num_chunks=_optional_integer("num_chunks", num_chunks, 1, _INT32_MAX),
-        intrinsics=None if intrinsics is None else _intrinsics(intrinsics),
-        prompt=None if prompt is None else _text("prompt", prompt),
-        num_steps=_optional_integer("num_steps", num_steps, 1, _INT32_MAX),
-        event_id=_optional_integer("event_id", event_id, 0, _INT64_MAX),
+        cam_to_world=None if cam_to_world is None else checked_poses(cam_to_world),
+        actions=None if actions is None else checked_actions(actions),
+        num_chunks=optional_integer("num_chunks", num_chunks, 1, INT32_MAX),
+        intrinsics=None if intrinsics is None else checked_intrinsics(intrinsics),
+        prompt=None if prompt is None else checked_text("prompt", prompt),
+        num_steps=optional_integer("num_steps", num_steps, 1, INT32_MAX),
+        event_id=optional_integer("event_id", event_id, 0, INT64_MAX),
         frame_encoding=_frame_encoding(frame_encoding, frame_quality),
-        frame_quality=_optional_integer("frame_quality", frame_quality, 1, 100),
-        recache=_flag("recache", recache),
-        fps=None if fps is None else _fps(fps),
-        receipt=_flag("receipt", receipt),
+        frame_quality=optional_integer("frame_quality", frame_quality, 1, 100),
+        recache=checked_flag("recache", recache),
+        fps=None if fps is None else checked_fps(fps),
+        receipt=checked_flag("receipt", receipt),
     )
 
 
@@ -223,7 +232,7 @@ def check_session_id(session_id: SessionId) -> SessionId:
         InvalidInputError: if it is neither 1 or more nor 1 to 128 printable ASCII characters without spaces.
     """
     if not isinstance(session_id, str):
-        return _integer("session_id", session_id, 1, _INT64_MAX)
+        return checked_integer("session_id", session_id, 1, INT64_MAX)
     if not (0 < len(session_id) <= _MAX_ID_CHARS and set(session_id) <= _ID_CHARS):
         raise InvalidInputError(f"session_id: wanted 1 to {_MAX_ID_CHARS} printable ASCII characters without spaces")
     return session_id
@@ -259,7 +268,7 @@ def build_preprocess_request(pictures: Sequence[bytes], size: tuple[int, int] | 
     request = service_pb2.ModelInferRequest(model_name=PREPROCESS)
     add_strings(request, "image", pictures)
     if size is not None:
-        add_array(request, "size", np.array(_size(size), dtype=np.int32))
+        add_array(request, "size", np.array(checked_size(size), dtype=np.int32))
     return request
 
 
@@ -326,85 +335,3 @@ def _frame_encoding(encoding: FrameEncoding | None, quality: int | None) -> Fram
     if quality is not None and encoding not in ("jpeg", "webp"):
         raise InvalidInputError(f"frame_quality: wanted it with jpeg or webp, came with {encoding or 'raw'}")
     return encoding
-
-
-def _poses(values: npt.ArrayLike) -> Float32:
-    array = _floats("cam_to_world", values)
-    if array.ndim != 3 or array.shape[0] == 0 or array.shape[1:] != (4, 4):
-        raise InvalidInputError(f"cam_to_world: wanted [T, 4, 4] with T of 1 or more, got {list(array.shape)}")
-    return array
-
-
-def _intrinsics(values: npt.ArrayLike) -> Float32:
-    array = np.atleast_2d(_floats("intrinsics", values))
-    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != 4:
-        raise InvalidInputError(f"intrinsics: wanted [4], [1, 4] or [T, 4], got {list(array.shape)}")
-    return array
-
-
-def _floats(name: str, values: npt.ArrayLike) -> Float32:
-    try:
-        return np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name}: wanted an array of numbers") from error
-
-
-def _actions(actions: str | Sequence[str]) -> tuple[str, ...]:
-    if isinstance(actions, str):
-        return tuple(actions_from_text(actions))
-    return tuple(_text("actions", keys) for keys in actions)
-
-
-def _text(name: str, value: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInputError(f"{name}: wanted text, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:  # half a surrogate pair, or bytes of a command line that are no UTF-8
-        raise InvalidInputError(f"{name}: wanted text that UTF-8 can carry") from error
-    return value
-
-
-def _integer(name: str, value: int, least: int, most: int) -> int:
-    """A whole number in its range, NumPy's too; no bool, and no float, which a cast would cut without a word."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InvalidInputError(f"{name}: wanted an integer, got {reprlib.repr(value)}")
-    if value < least:
-        raise InvalidInputError(f"{name}: wanted {least} or more, got {value}")
-    if value > most:
-        raise InvalidInputError(f"{name}: wanted {most} or less, got {value}")
-    return int(value)
-
-
-def _optional_integer(name: str, value: int | None, least: int, most: int) -> int | None:
-    return None if value is None else _integer(name, value, least, most)
-
-
-def _flag(name: str, value: bool) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise InvalidInputError(f"{name}: wanted True or False, got {reprlib.repr(value)}")
-    return bool(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-
-
-def _scale(value: float) -> float:
-    if not _is_number(value) or not _FLOAT32.tiny <= value <= _FLOAT32.max:
-        raise InvalidInputError(f"translation_scale: wanted a number over 0, got {reprlib.repr(value)}")
-    return float(value)
-
-
-def _fps(value: float) -> float:
-    if not _is_number(value) or not 1 <= value <= _MAX_FPS:  # NaN fails too
-        raise InvalidInputError(f"fps: wanted a number from 1 to {_MAX_FPS}, got {reprlib.repr(value)}")
-    return float(value)
-
-
-def _size(size: Sequence[int]) -> tuple[int, int]:
-    try:
-        height_px, width_px = size
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"size: wanted height and width, got {reprlib.repr(size)}") from None
-    return _integer("size", height_px, 1, _INT32_MAX), _integer("size", width_px, 1, _INT32_MAX)
