@@ -83,6 +83,19 @@ def test_batches_and_frames_come_as_from_the_blocking_client(server):
     assert server.sessions == {}
 
 
+def test_pace_and_recache_go_out_as_from_the_blocking_client(server):
+    async def main(client):
+        async with client.session(PIXELS, fps=16) as session:
+            assert len([batch async for batch in session.generate()]) == 2
+            assert len([batch async for batch in session.generate(prompt="night", recache=True)]) == 3
+        assert len([batch async for batch in client.generate(PIXELS, fps=30)]) == 2
+
+    run_with_client(server, main)
+
+    asked = [(seen.parameters.get("fps"), seen.parameters.get("recache")) for seen in server.seen]
+    assert asked == [(16.0, None), (16.0, True), (None, None), (30.0, None)]
+
+
 def test_it_has_the_names_and_arguments_of_the_blocking_client():
     for blocking, other in ((WorldClient, AsyncWorldClient), (Session, AsyncSession)):
         names = {name for name in vars(blocking) if not name.startswith("_")}
