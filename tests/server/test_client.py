@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from worldstream import CancelledError, WorldClient
+from worldstream import CancelledError, Receipt, WorldClient
 from worldstream.aio import AsyncWorldClient
 
 from tests.server.raw import picture, settled_metrics, wait_for_metrics
@@ -49,6 +49,46 @@ def test_a_cancel_in_the_first_request_from_an_encoded_picture_stops_the_server(
     assert 1 <= num_chunks < 9
     assert first.frame_index == 9 + 12 * (num_chunks - 1)
     assert took_s < 5
+
+
+def test_a_receipt_comes_before_the_frames_that_its_request_steers(server: Any) -> None:
+    with WorldClient(server.grpc) as client, client.session(png(), num_steps=20, frame_encoding="png") as session:
+        first = session.generate(num_chunks=2, event_id=1, receipt=True)
+        second = session.generate(event_id=2, receipt=True)
+        # Waiting for the second's leaves frames of the first for later.
+        receipts = [second.receipt(), first.receipt()]
+        batches = [*first, *second]
+
+    assert receipts == [Receipt(chunk_index=2, num_ahead=1, event_id=2), Receipt(0, 0, 1)]
+    steered = {(batch.event_id, batch.chunk_index) for batch in batches}
+    assert steered == {(1, 0), (1, 1), (2, 2)}
+    assert np.concatenate([batch.frame_index for batch in batches]).tolist() == list(range(33))
+
+
+def test_a_paced_session_makes_no_chunk_before_the_last_one_was_watched(server: Any) -> None:
+    with WorldClient(server.grpc) as client, client.session(png(), num_steps=1, fps=12) as session:
+        began = time.monotonic()
+        num_frames = sum(len(batch.frames) for batch in session.generate(num_chunks=3))
+        took_s = time.monotonic() - began
+
+    assert num_frames == 9 + 12 + 12
+    assert took_s >= 21 / 12
+
+
+def test_a_prompt_that_holds_for_the_past_makes_other_frames(server: Any) -> None:
+    with WorldClient(server.grpc) as client:
+
+        def after_the_switch(**options: Any) -> bytes:
+            with client.session(png(), prompt="day", num_steps=2) as session:
+                list(session.generate(num_chunks=2))
+                return b"".join(batch.frames.tobytes() for batch in session.generate(prompt="night", **options))
+
+        plain, recached = after_the_switch(), after_the_switch(recache=True)
+        again = after_the_switch(recache=True)
+
+    assert len(recached) == len(plain)
+    assert recached != plain
+    assert recached == again
 
 
 def test_a_session_from_an_encoded_picture_makes_the_frames_that_world_makes(server: Any) -> None:
