@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 
 
+# A token that nothing is written to. What is visible is then never the whole buffer, so never contiguous: a compiler
+# that tells the two apart needs no second graph for the full window.
+SPARE = 1
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where one chunk's frames go, before they are committed."""
@@ -52,7 +57,7 @@ def place(frames: tuple[int | None, ...], new: range, sink: int) -> Placement:
 
 
 class KVCache:
-    """Keys and values of all layers, allocated once: [1, H, window * tokens_per_frame, D] a layer.
+    """Keys and values of all layers, allocated once: [1, H, window * tokens_per_frame + SPARE, D] a layer.
 
     Staging is safe without a copy. A chunk writes only into free slots and into those of the frames that it evicts,
     and no later chunk of that size could see those frames: an abandoned chunk leaves nothing behind that is ever read.
@@ -69,11 +74,9 @@ class KVCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        # Token by token in memory: what is visible has the same strides whether the window is full or not, so that a
-        # compiler needs no graph of its own for either.
-        shape = (1, window * tokens_per_frame, num_heads, head_dim)
-        self.keys = [torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(num_layers)]
+        shape = (1, num_heads, window * tokens_per_frame + SPARE, head_dim)
+        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(num_layers)]
+        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(num_layers)]
         self.frames: tuple[int | None, ...] = (None,) * window
         self.sink = sink
         self.tokens_per_frame = tokens_per_frame
@@ -100,5 +103,5 @@ class KVCache:
 
     @staticmethod
     def size_bytes(num_layers: int, num_heads: int, head_dim: int, num_tokens: int, dtype: torch.dtype) -> int:
-        """Bytes that a cache of so many tokens takes."""
+        """Bytes that keys and values of so many tokens take."""
         return 2 * num_layers * num_heads * head_dim * num_tokens * dtype.itemsize

@@ -6,7 +6,7 @@ import torch
 
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import MASK_CHANNELS, WorldConfig
-from worldmodel.kv_cache import KVCache
+from worldmodel.kv_cache import SPARE, KVCache
 
 
 def session_bytes(config: WorldConfig, codec: StreamingCodec, dtype: torch.dtype) -> int:
@@ -17,7 +17,8 @@ def session_bytes(config: WorldConfig, codec: StreamingCodec, dtype: torch.dtype
     """
     transformer = config.transformer
     layers, heads, width = transformer.num_layers, transformer.num_heads, transformer.head_dim
-    cache = KVCache.size_bytes(layers, heads, width, config.window_latent_frames * config.tokens_per_frame, dtype)
+    num_tokens = config.window_latent_frames * config.tokens_per_frame + SPARE
+    cache = KVCache.size_bytes(layers, heads, width, num_tokens, dtype)
     text = KVCache.size_bytes(layers, heads, width, transformer.text_len, dtype)
     cells = config.latent_height * config.latent_width * config.condition_latent_frames
     condition = (MASK_CHANNELS + transformer.latent_channels) * cells * dtype.itemsize

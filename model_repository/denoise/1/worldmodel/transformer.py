@@ -105,12 +105,12 @@ class Block(nn.Module):
         x = hidden_states
         shift1, scale1, gate1, shift2, scale2, gate2 = (self.modulation + self.time_modulation).unbind(-2)
         # Modulation and gates are float32 (see `place`), so each of these lines rounds once.
-        x = (x + self._self_attention(_modulate(self.norm1(x), shift1, scale1)) * gate1).type_as(x)
+        x = _add_gated(x, self._self_attention(_modulate(self.norm1(x), shift1, scale1)), gate1)
         x = self._steer(x)
         if self.text_keys is not None and self.text_values is not None:
             q = self.cross_attn.queries(self.norm3(x))
             x = x + self.cross_attn.output(q, self.text_keys, self.text_values, self.text_mask)
-        return (x + self.ffn(_modulate(self.norm2(x), shift2, scale2)) * gate2).type_as(x)
+        return _add_gated(x, self.ffn(_modulate(self.norm2(x), shift2, scale2)), gate2)
 
     def _self_attention(self, x: Tensor) -> Tensor:
         q = self.self_attn.queries(x)
@@ -213,7 +213,15 @@ class CausalWorldTransformer(nn.Module):
 
 
 def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    if x.dtype == torch.float32:  # one pass over memory instead of two
+        return torch.addcmul(shift, x, 1 + scale)
     return (x * (1 + scale) + shift).type_as(x)
+
+
+def _add_gated(x: Tensor, change: Tensor, gate: Tensor) -> Tensor:
+    if x.dtype == torch.float32:
+        return torch.addcmul(x, change, gate)
+    return (x + change * gate).type_as(x)
 
 
 def _unpatchify(patches: Tensor, grid: torch.Size) -> Tensor:
