@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 # A token that nothing is written to. What is visible is then never the whole buffer, so never contiguous: a compiler
 # that tells the two apart needs no second graph for the full window.
 SPARE = 1
