@@ -126,6 +126,12 @@ class SessionCore:
         Raises:
             SessionNotFoundError: if the session has ended.
         """
+        is_restored = self.life is Life.NEW and self._opening is not None and self._opening.is_restored
+        if is_end or is_restored:
+            controls = asking_for_frames(controls)
+        return self._request(controls, is_end)
+
+    def _request(self, controls: Controls, is_end: bool) -> Any:
         if self.life is Life.ENDED:
             raise SessionNotFoundError(f"SESSION_NOT_FOUND: session {self.session_id} has ended")
         request_id = self._new_id()
@@ -135,7 +141,6 @@ class SessionCore:
             self._start_id = request_id
         if is_end:
             self._ending_ids.add(request_id)
-            controls = asking_for_frames(controls)
         flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
         return build_request(request_id, self._opening if is_start else None, controls, flags)
 
@@ -147,7 +152,7 @@ class SessionCore:
         """
         if self._opening is None or not self._opening.is_restored or self.life is not Life.NEW:
             raise InvalidInputError("snapshot: wanted a session that was made from one and has not begun")
-        return self.next_request(Controls())
+        return self._request(Controls(), is_end=False)
 
     def save_request(self) -> Any:
         """Build the request for the session's file.

@@ -220,7 +220,7 @@ def make_defaults(
 
 
 def asking_for_frames(controls: Controls) -> Controls:
-    """Name the one chunk that is the default: an end that names no frames at all would be a bare end, without any."""
+    """Name the one chunk that is the default: an end, or a start from a snapshot, that names none would give none."""
     is_bare = controls.cam_to_world is None and controls.actions is None and controls.num_chunks is None
     return replace(controls, num_chunks=1) if is_bare else controls
 

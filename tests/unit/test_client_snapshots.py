@@ -83,6 +83,12 @@ def test_a_restored_session_starts_with_its_first_request(client, server):
     assert "twin" not in server.sessions
 
 
+def test_a_restored_session_that_is_not_steered_still_gives_a_chunk(client, server):
+    with client.session(None, snapshot=AFTER_ONE_CHUNK) as session:
+        assert [batch.chunk_index for batch in session.generate()] == [1, 1, 1]
+    assert server.seen[0].inputs["num_chunks"] == [1]
+
+
 def test_a_session_may_be_restored_before_it_is_steered(client, server):
     session = client.session(None, snapshot=AFTER_ONE_CHUNK, num_steps=3)
     session.restore()
