@@ -143,9 +143,6 @@ def ask(address: str, *requests: Any) -> list[Response]:
         return stream.receive_all()
 
 
-# --- worlds ---
-
-
 def picture(height_px: int = 96, width_px: int = 160) -> Array:
     """A picture without symmetry, [1, H, W, 3] uint8."""
     rows, columns = np.mgrid[0:height_px, 0:width_px]
@@ -178,9 +175,6 @@ def mean_difference(one: Array, other: Array) -> float:
     """Mean absolute difference of two uint8 arrays of one shape, in gray values."""
     assert one.shape == other.shape
     return float(np.abs(one.astype(np.int16) - other.astype(np.int16)).mean())
-
-
-# --- the metrics page ---
 
 
 def read_metrics(address: str) -> dict[str, int]:

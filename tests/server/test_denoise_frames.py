@@ -27,9 +27,6 @@ def usual(server: Any) -> Array:
     return two_chunks(server)
 
 
-# --- the contract ---
-
-
 def test_chunks_have_nine_then_twelve_frames_with_all_five_outputs(server: Any) -> None:
     responses = ask(server.grpc, make_request("denoise", {**START, "num_chunks": 3, "event_id": 4}))
     assert [response["frames"].shape for response in responses] == [(9, 96, 160, 3), (12, 96, 160, 3), (12, 96, 160, 3)]
@@ -114,9 +111,6 @@ def test_requests_give_the_frames_of_one_request(server: Any, usual: Array) -> N
         make_request("denoise", {"num_steps": 2, "num_chunks": 1}, sequence_id=name, sequence_end=True),
     )
     assert np.concatenate([response["frames"] for response in responses]).tobytes() == usual.tobytes()
-
-
-# --- what makes a difference ---
 
 
 def test_equal_inputs_give_equal_bytes(server: Any, usual: Array) -> None:
@@ -215,8 +209,6 @@ def test_fit_stretch_differs_from_crop_and_crop_is_the_default(server: Any) -> N
     assert by_default.tobytes() == crop.tobytes() == black.tobytes()
     assert mean_difference(stretch, crop) > OTHER
 
-
-# --- sessions beside each other ---
 
 WALKERS: list[dict[str, Any]] = [
     {"seed": 1, "prompt": "a garden", "actions": ["w"] * 6, "num_steps": 2},

@@ -60,9 +60,6 @@ def shapes(responses: list[Response]) -> list[tuple[tuple[int, ...], tuple[int, 
     return [(response["frames"].shape, response["encoded_frames"].shape) for response in responses]
 
 
-# --- gRPC ---
-
-
 @pytest.mark.parametrize("encoding", NAMES)
 @pytest.mark.parametrize("model", STARTS)
 def test_files_hold_the_frames(server: Any, raw_frames: Array, model: str, encoding: str) -> None:
@@ -132,18 +129,12 @@ def test_a_client_may_ask_for_some_outputs_only(server: Any, model: str, encodin
     assert sorted(response.tensors) == sorted(sent)
 
 
-# --- the client ---
-
-
 @pytest.mark.parametrize("encoding", ["raw", *FORMATS])
 def test_the_client_reads_every_encoding(server: Any, raw_frames: Array, encoding: Any) -> None:
     with WorldClient(server.grpc) as client, client.session(PICTURE[0], frame_encoding=encoding) as session:
         batches = list(session.generate(actions=STEERED["actions"], num_steps=1))
     assert_alike(np.concatenate([batch.frames for batch in batches]), raw_frames, encoding)
     assert [batch.encoded is None for batch in batches] == [encoding == "raw"] * 2
-
-
-# --- plain HTTP ---
 
 
 @pytest.mark.parametrize("encoding", [name for name in NAMES if name.endswith("_base64")])
@@ -180,9 +171,6 @@ def test_http_refuses_what_is_no_encoding(server: Any) -> None:
     status, [event] = post(server, {"image": IMAGE_TEXT, "frame_encoding": "tiff"})
     assert status == 400
     assert "INVALID_INPUT: parameter 'frame_encoding': wanted raw, png, jpeg, webp," in event["error"]
-
-
-# --- order ---
 
 
 def test_parts_in_any_order_can_be_put_right_by_their_numbers(server: Any, start_server: Any) -> None:

@@ -96,9 +96,6 @@ def test_a_picture_that_is_none_is_refused_once_and_starts_nothing(
     assert len(join(ask(server.grpc, make_request("world", {"image": [PNG], "num_steps": 1})))) == 9
 
 
-# --- plain HTTP ---
-
-
 def frames_of(events: list[dict[str, Any]]) -> Array:
     return np.concatenate([np.array(event["frames"], np.uint8).reshape(-1, 96, 160, 3) for event in events])
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from worldmodel.camera import Array
+from worldmodel.camera import MAX_STEP, Array
 from worldmodel.camera_checks import checked_poses
 from worldmodel.config import MASK_CHANNELS, WorldConfig
 from worldmodel.errors import InvalidInputError, shown
@@ -167,7 +167,9 @@ def check_camera(stored: Mapping[str, Stored]) -> None:
         try:
             checked_poses(values.reshape(-1, 4, 4))
         except InvalidInputError as error:
-            raise InvalidInputError(f"snapshot: {name}: {error}") from error
+            raise InvalidInputError(f"snapshot: {name}: {str(error).removeprefix('cam_to_world: ')}") from error
+        if name.endswith(".relative") and np.abs(values[..., :3, 3]).max() > MAX_STEP:
+            raise InvalidInputError(f"snapshot: {name}: wanted steps of at most {MAX_STEP:g} model units")
 
 
 def noise_of(state: Any) -> Noise:
