@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 **measure_here(sized, getattr(torch, dtype), options.rounds),
             }
             show(name, results["here"][name])
-    if not options.no_server:
+    if not (options.no_server or options.quick):  # no server knows the quick size
         print("through the real server")
         results["served"] = {}
         for window in options.windows:

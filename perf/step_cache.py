@@ -334,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "steps": {str(count): compare(count, mounted, walks) for count in step_counts},
         "overhead": measure_overhead(load(config, weights, "none"), mounted, walks),
     }
-    if not options.no_server:
+    if not (options.no_server or options.quick):  # no server knows the quick size
         results["served"] = measure_served(walks, weights)
     options.plot.parent.mkdir(parents=True, exist_ok=True)
     draw(results, THRESHOLDS, options.plot)

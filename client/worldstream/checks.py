@@ -5,7 +5,7 @@ and what came.
 """
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from worldstream.errors import InvalidInputError
 from worldstream.paths import actions_from_text
 
 Float32: TypeAlias = npt.NDArray[np.float32]
+Parameters: TypeAlias = tuple[tuple[str, bool | int | float | str], ...]
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -84,6 +85,17 @@ def checked_flag(name: str, value: bool) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidInputError(f"{name}: wanted True or False, got {reprlib.repr(value)}")
     return bool(value)
+
+
+def checked_parameters(parameters: Mapping[str, bool | int | float | str] | None) -> Parameters:
+    """As pairs of name and value; which names and values there are is the server's to say."""
+    for name, value in (parameters or {}).items():
+        checked_text("parameters", name)
+        if type(value) not in (bool, int, float, str):
+            raise InvalidInputError(
+                f"parameters: {name!r}: wanted a bool, an int, a float or a str, got {reprlib.repr(value)}"
+            )
+    return tuple((parameters or {}).items())
 
 
 def _is_number(value: Any) -> bool:

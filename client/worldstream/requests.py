@@ -5,7 +5,7 @@ T is the number of latent frames asked for; H and W are the sent picture's heigh
 
 import reprlib
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -17,11 +17,13 @@ from worldstream.checks import (
     INT32_MAX,
     INT64_MAX,
     Float32,
+    Parameters,
     checked_actions,
     checked_flag,
     checked_fps,
     checked_integer,
     checked_intrinsics,
+    checked_parameters,
     checked_poses,
     checked_scale,
     checked_size,
@@ -83,6 +85,7 @@ class Controls:
     recache: bool = False
     fps: float | None = None
     receipt: bool = False
+    parameters: Parameters = ()  # more of the request's
 
 
 # What whoever steers may answer with: actions, or controls as they are.
@@ -134,6 +137,7 @@ def make_controls(
     recache: bool = False,
     fps: float | None = None,
     receipt: bool = False,
+    parameters: Mapping[str, bool | int | float | str] | None = None,
 ) -> Controls:
     """Check and convert what a request asks for.
 
@@ -148,6 +152,7 @@ def make_controls(
         frame_encoding: how frames travel: "raw", "png", "jpeg" or "webp".
         frame_quality: 1 to 100, of jpeg and webp.
         recache: whether `prompt` holds for what the session remembers, too.
+        parameters: more request parameters of `denoise`, such as {"step_cache": "dynamic"}.
         fps: 1 to 1000; no chunk begins before the last one has been watched at this rate.
         receipt: whether the server answers at once, before any frame.
 
@@ -169,6 +174,7 @@ def make_controls(
         frame_encoding=_frame_encoding(frame_encoding, frame_quality),
         frame_quality=optional_integer("frame_quality", frame_quality, 1, 100),
         recache=checked_flag("recache", recache),
+        parameters=checked_parameters(parameters),
         fps=None if fps is None else checked_fps(fps),
         receipt=checked_flag("receipt", receipt),
     )
@@ -324,6 +330,9 @@ def _add_controls(request: Any, controls: Controls) -> None:
         request.parameters["frame_quality"].int64_param = controls.frame_quality
     if controls.fps is not None:
         request.parameters["fps"].double_param = controls.fps
+    for name, given in controls.parameters:
+        kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(given)]
+        setattr(request.parameters[name], kind, given)
     for name, is_wanted in (("recache", controls.recache), ("receipt", controls.receipt)):
         if is_wanted:
             request.parameters[name].bool_param = True

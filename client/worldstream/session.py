@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
@@ -122,6 +122,7 @@ class Session:
         end: bool = False,
         recache: bool = False,
         receipt: bool = False,
+        parameters: Mapping[str, bool | int | float | str] | None = None,
     ) -> Replies:
         """Ask for more frames. The request is sent at once; the batches come as they are made.
 
@@ -138,6 +139,7 @@ class Session:
             end: whether the session ends with this request.
             recache: beside `prompt`, in a session that has begun: it holds for what the session remembers, too.
             receipt: whether the server answers at once; `receipt()` of what this returns waits for that answer.
+            parameters: more request parameters of `denoise`, such as {"step_cache": "dynamic"}.
 
         Raises:
             InvalidInputError: if the arguments cannot be right; nothing is sent then.
@@ -145,7 +147,16 @@ class Session:
             WorldStreamError: if the server could not decode the picture; nothing else is sent then.
         """
         controls = make_controls(
-            cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, recache=recache, receipt=receipt
+            cam_to_world,
+            actions,
+            num_chunks,
+            intrinsics,
+            prompt,
+            num_steps,
+            event_id,
+            recache=recache,
+            receipt=receipt,
+            parameters=parameters,
         )
         return self.ask(controls, end)
 

@@ -189,3 +189,11 @@ def test_a_server_with_other_weights_or_less_room_refuses(start_server: Any, sav
     assert_refused(restore(other, "robot", saved[0]), "INVALID_INPUT", "snapshot: weights")
     small = start_server(overrides={"denoise.session_budget_bytes": "1000000"})
     assert_refused(restore(small, "robot", saved[0]), "SESSION_LIMIT", "of 1000000 bytes")
+
+
+def test_a_file_is_made_only_where_it_can_come_out(server: Any) -> None:
+    name = new_id()
+    start(server, name)
+    assert_refused(ask(server.grpc, make_request("world", {}, sequence_id=name, save=True)), "INVALID_INPUT", "'save'")
+    assert len(save(server, name)) > 0
+    end(server, name)

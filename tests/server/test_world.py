@@ -2,6 +2,8 @@
 
 import base64
 import itertools
+import urllib.error
+import urllib.request
 from typing import Any
 
 import numpy as np
@@ -168,3 +170,15 @@ def test_http_errors_are_one_event_that_names_the_input(server: Any, body: dict[
     assert [sorted(event) for event in events] == [["error"]]
     assert events[0]["error"].startswith(f"in ensemble 'world', {words}")
     assert len(generate_stream(server, image=IMAGE_TEXT, num_steps=1)) == 1
+
+
+@pytest.mark.parametrize("name", [b"session", b"frame_encoding"])
+def test_http_parameters_that_are_no_text_are_refused(server: Any, name: bytes) -> None:
+    image = base64.b64encode(png(picture()))
+    body = b'{"image": "' + image + b'", "num_steps": 1, "' + name + b'": "\xff\xfe"}'
+    url = f"http://{server.http}/v2/models/world/generate_stream"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    with refused.value as answer:
+        assert "INVALID_INPUT: parameters: wanted names and texts in UTF-8" in answer.read().decode()

@@ -215,7 +215,7 @@ def test_frames_takes_what_generate_takes():
 
     assert list(generate) == [
         *("self", "cam_to_world", "actions", "num_chunks", "intrinsics"),
-        *("prompt", "num_steps", "event_id", "end", "recache", "receipt"),
+        *("prompt", "num_steps", "event_id", "end", "recache", "receipt", "parameters"),
     ]
     assert frames == generate
 
@@ -240,3 +240,17 @@ def test_the_chunk_length_is_the_models(server, client):
     server.chunk_latent_frames = 5
 
     assert client.chunk_latent_frames() == 5
+
+
+def test_further_parameters_reach_the_server_as_they_are(server, client):
+    wishes = {"step_cache": "dynamic", "step_cache_threshold": 0.4, "step_cache_first_blocks": 2, "anything": True}
+    with client.session(PIXELS) as session:
+        list(session.generate(parameters=wishes))
+
+    assert wishes.items() <= server.seen[0].parameters.items()
+
+
+def test_a_further_parameter_that_triton_cannot_carry_is_refused(client):
+    session = client.session(PIXELS)
+    with pytest.raises(InvalidInputError, match="parameters: 'step_cache': wanted a bool, an int"):
+        session.generate(parameters={"step_cache": [1, 0]})

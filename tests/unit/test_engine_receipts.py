@@ -114,6 +114,19 @@ def test_paced_chunks_begin_when_the_one_before_has_been_watched(make_engine, sp
     assert np.array_equal(np.concatenate(frames), ask(plain, start("b", 3)).frames())
 
 
+def test_a_cancelled_paced_request_is_answered_before_its_time(make_engine):
+    engine, _ = make_engine()
+    paced = ask(engine, start("a", 3, fps=1.0))  # its second chunk begins after 9 s
+    waiting = ask(engine, go_on("a", 1))
+    assert paced.first.wait(WAIT_S)
+    began = time.monotonic()
+    paced.cancelled.set()
+    waiting.frames()
+    assert paced.done.wait(WAIT_S)
+    assert time.monotonic() - began < 4
+    assert [batch.chunk[0] for batch in waiting.batches] == [1]
+
+
 def test_a_paced_session_keeps_no_other_one_waiting(make_engine):
     engine, _ = make_engine()
     paced = ask(engine, start("slow", 3, fps=2.0))  # its second chunk begins after 4.5 s

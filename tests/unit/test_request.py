@@ -178,6 +178,16 @@ def test_the_longest_step_spans_chunks():
         (Envelope("a", parameters={"recache": True}), {}, "parameter 'recache': wanted it beside a prompt"),
         (Envelope(parameters={"recache": True}), {"pixels": PIXELS}, "parameter 'recache': wanted it beside a prompt"),
         (Envelope("a", parameters={"recache": 1}), {}, "parameter 'recache': wanted true or false, got 1"),
+        (
+            Envelope(parameters={"fps": 1}),
+            {"pixels": PIXELS, "num_chunks": np.array([6], np.int32)},
+            "parameter 'fps': wanted a request whose frames last at most 60 s, got 6 chunks, 72 s at 1 frames a second",
+        ),
+        (
+            Envelope(parameters={"fps": 0.5}),
+            {"pixels": PIXELS},
+            "parameter 'fps': wanted a number from 1 to 1000, got 0.5",
+        ),
         (Envelope(parameters={"width": 48}), {"pixels": PIXELS}, "parameter 'width': wanted height and width together"),
         (Envelope("a", parameters={"height": 32, "width": 48}), {}, "parameter 'height': is set when a session starts"),
         (Envelope("a", parameters={"fit": "crop"}), {}, "parameter 'fit': is set when a session starts"),

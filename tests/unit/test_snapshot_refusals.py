@@ -218,6 +218,27 @@ def test_a_camera_that_cannot_be_is_refused(data, world, name, tensor):
     assert "cam_to_world" not in message
 
 
+@pytest.mark.parametrize("name", ["keys.0", "prompt.keys.0", "past.0.latent", "decoder_memory.0"])
+def test_numbers_beyond_all_measure_are_refused(data, world, name):
+    tensor = contents(data)[0][name].clone()
+    tensor.view(-1)[-1] = 3e38
+    assert f"{name.split('.')[0]}: a number is not finite, or beyond all" in refusal(
+        changed(data, tensors={name: tensor}), world
+    )
+
+
+def test_a_size_that_is_only_equal_to_a_served_one_is_refused(data, world):
+    assert "its frames are" in refusal(changed(data, {"size": [32.0, 48.0]}), world)
+
+
+def test_prompts_are_laid_out_as_this_world_does_whatever_the_file_says(data, world):
+    tensor = contents(data)[0]["prompt.keys.0"]
+    strides = list(tensor.contiguous().stride())
+    restored = load(changed(data, {"strides": {"prompt.keys.0": strides}}), world)
+    assert restored.prompt.keys[0].stride() == world.encode_prompt("").keys[0].stride()
+    assert torch.equal(restored.prompt.keys[0], tensor)
+
+
 @pytest.mark.parametrize("strides", [[1, 1, 1, 1], [0, 0, 0, 0], [1 << 60, 96, 24, 1], [1, 96], "x"])
 def test_strides_that_take_more_memory_than_their_numbers_are_refused(data, world, strides):
     assert "strides" in refusal(changed(data, {"strides": {"prompt.keys.0": strides}}), world)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
@@ -81,6 +81,7 @@ class AsyncSession:
         end: bool = False,
         recache: bool = False,
         receipt: bool = False,
+        parameters: Mapping[str, bool | int | float | str] | None = None,
     ) -> AsyncReplies:
         """Ask for more frames; arguments as in `Session.generate`.
 
@@ -91,7 +92,16 @@ class AsyncSession:
             InvalidInputError: if the arguments cannot be right; nothing is sent then.
         """
         controls = make_controls(
-            cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, recache=recache, receipt=receipt
+            cam_to_world,
+            actions,
+            num_chunks,
+            intrinsics,
+            prompt,
+            num_steps,
+            event_id,
+            recache=recache,
+            receipt=receipt,
+            parameters=parameters,
         )
         return AsyncReplies(self, controls, end)
 

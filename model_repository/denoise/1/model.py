@@ -14,7 +14,7 @@ import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 from worldmodel.emitter import Batch  # noqa: E402
 from worldmodel.engine import Engine  # noqa: E402
-from worldmodel.errors import WorldError, internal_error  # noqa: E402
+from worldmodel.errors import InvalidInputError, WorldError, internal_error  # noqa: E402
 from worldmodel.inputs import read_inputs  # noqa: E402
 from worldmodel.loading import Instance, load_world  # noqa: E402
 from worldmodel.metrics import (  # noqa: E402
@@ -137,8 +137,19 @@ def read_envelope(request: Any) -> Envelope:
         request.correlation_id(),
         bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
         bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
-        json.loads(request.parameters() or "{}"),
+        _parameters(request),
     )
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    try:
+        parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("parameters: wanted names and texts in UTF-8") from error
+    # An ensemble asks for what it passes on: the file of a session would be made for nobody.
+    if parameters.get("save") is True and "snapshot" not in request.requested_output_names():
+        raise InvalidInputError("parameter 'save': wanted a request to denoise that asks for its output 'snapshot'")
+    return parameters
 
 
 class Metrics:

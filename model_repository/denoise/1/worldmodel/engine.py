@@ -186,18 +186,20 @@ class Engine:
     def _due_turn(self, now_s: float) -> tuple[SessionId, Job] | None:
         """The session that has waited longest of those whose next chunk may begin."""
         for session in self._queues.turns:
-            if self._due_s(session) <= now_s:
+            if self._due_s(session, now_s) <= now_s:
                 return session, self._queues.take_turn(session)
         return None
 
-    def _due_s(self, session: SessionId) -> float:
-        """When the session's next chunk may begin; an end, or what is paced by nothing, may at once."""
-        entry, request = self._table.entries[session], self._queues.lanes[session][0].request
-        return 0.0 if entry.is_stopped or request.fps is None else entry.watched_until_s
+    def _due_s(self, session: SessionId, now_s: float) -> float:
+        """When the session's next turn may come; an end, what is paced by nothing, and what nobody wants, at once."""
+        entry, job = self._table.entries[session], self._queues.lanes[session][0]
+        if entry.is_stopped or job.request.fps is None:
+            return now_s
+        return now_s if entry.watched_until_s > now_s and job.is_lost else entry.watched_until_s
 
     def _idle_s(self, now_s: float) -> float:
         """How long to sleep if nothing happens."""
-        return min([SWEEP_S, *(self._due_s(session) - now_s for session in self._queues.turns)])
+        return min([SWEEP_S, *(self._due_s(session, now_s) - now_s for session in self._queues.turns)])
 
     def _serve(self, entry: Entry, job: Job) -> tuple[Answer | Saving, bool]:
         """Compute one chunk of a request, or find another answer; and whether the request is done with."""

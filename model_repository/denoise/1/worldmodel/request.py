@@ -17,7 +17,7 @@ from torch import Tensor
 
 from worldmodel import camera as cam
 from worldmodel.camera_checks import check_actions, check_intrinsics, checked_poses
-from worldmodel.config import WorldConfig
+from worldmodel.config import TIME_STRIDE, WorldConfig
 from worldmodel.encoding import FrameEncoding
 from worldmodel.errors import InvalidInputError, TooLargeError
 from worldmodel.inputs import own_copy
@@ -176,7 +176,7 @@ def parse_request(
         size=size if snapshot is None else snapshot.size,
         is_recached=recache_of(parameters, begins, "prompt" in tensors),
         wants_receipt=flag_of(parameters, "receipt"),
-        fps=fps_of(parameters),
+        fps=_fps(parameters, num_chunks, config, serving),
         encoding=encoding_of(parameters),
         is_resumed=snapshot is not None,
         snapshot=snapshot,
@@ -275,6 +275,18 @@ def _intrinsics(intrinsics: NDArray[Any] | None, poses: cam.Array | None) -> cam
     rows = intrinsics.astype(np.float64)
     check_intrinsics(rows)
     return rows
+
+
+def _fps(parameters: Mapping[str, Any], num_chunks: int, config: WorldConfig, serving: ServingConfig) -> float | None:
+    """A paced request keeps its place while it waits: no longer than a session may be idle."""
+    fps = fps_of(parameters)
+    lasts_s = 0.0 if fps is None else num_chunks * config.chunk_latent_frames * TIME_STRIDE / fps
+    if lasts_s > serving.session_idle_timeout_s:
+        raise InvalidInputError(
+            f"parameter 'fps': wanted a request whose frames last at most {serving.session_idle_timeout_s:g} s, got "
+            f"{num_chunks} chunks, {lasts_s:.0f} s at {fps:g} frames a second; ask for fewer at a time"
+        )
+    return fps
 
 
 def _num_chunks(

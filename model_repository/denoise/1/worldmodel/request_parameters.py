@@ -212,7 +212,10 @@ def step_cache_of(
             wanted = STEP_CACHE[name][0].__name__
             raise InvalidInputError(f"parameter {name!r}: wanted a value of type {wanted}, got {shown(value)}")
     if serving.step_cache == "none":
-        raise InvalidInputError(f"parameter {next(iter(given))!r}: this server runs without a step cache")
+        raise InvalidInputError(
+            f"parameter {next(iter(given))!r}: this server runs without a step cache (the model's parameter step_cache "
+            "mounts one)"
+        )
     changes = {name.removeprefix("step_cache_"): value for name, value in given.items() if name != "step_cache"}
     settings = dataclasses.replace(serving.step_cache_settings, **changes)
     settings = dataclasses.replace(settings, mode=given.get("step_cache", settings.mode))

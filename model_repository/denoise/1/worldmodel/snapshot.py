@@ -47,6 +47,8 @@ from worldmodel.snapshot_checks import (
 from worldmodel.snapshot_file import MAX_HEADER_BYTES, Stored, is_sizes, pack, unpack
 from worldmodel.world import World
 
+LARGEST = 1e6  # no number of a session comes near it; far beyond, the next chunk's would run over
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -93,7 +95,7 @@ def open_snapshot(data: Pixels, config: WorldConfig, most_bytes: int) -> Snapsho
     """
     document, tensors = unpack(data, most_bytes)
     size, chunk_index = document.get("size"), document.get("chunk_index", -1)
-    if size not in [list(each) for each in config.sizes]:
+    if not is_sizes(size) or size not in [list(each) for each in config.sizes]:
         served = ", ".join(f"{height} x {width}" for height, width in config.sizes)
         raise InvalidInputError(f"snapshot: its frames are {shown(size)}, wanted one of {served} (height x width)")
     if not is_sizes([chunk_index]) or chunk_index > MAX_CHUNKS:
@@ -208,9 +210,11 @@ def restore(snapshot: Snapshot, world: World) -> Session:
         return _placed(stored[name], strides.get(name), world.device)
 
     layers = range(config.transformer.num_layers)
+    # Laid out as this world lays them out, whatever the file says: to compiled blocks another layout is another graph.
+    made = world.encode_prompt("")
     prompt = Prompt(
-        tuple(tensor(f"prompt.keys.{layer}") for layer in layers),
-        tuple(tensor(f"prompt.values.{layer}") for layer in layers),
+        tuple(torch.empty_like(made.keys[i]).copy_(stored[f"prompt.keys.{i}"].tensor()) for i in layers),
+        tuple(torch.empty_like(made.values[i]).copy_(stored[f"prompt.values.{i}"].tensor()) for i in layers),
     )
     camera = _camera(stored)
     session = Session(
@@ -285,10 +289,10 @@ def _check_finite(session: Session, world: World) -> None:
         marks["decoder_memory"] = _all_finite(session.decoder_memory or (), world.device)
         for name, is_finite in marks.items():
             if not bool(is_finite):
-                raise InvalidInputError(f"snapshot: {name}: a number is not finite")
+                raise InvalidInputError(f"snapshot: {name}: a number is not finite, or beyond all measure")
 
 
 def _all_finite(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     # The least and the largest number are NaN where one is, and ten times faster to have than isfinite of all.
     ends = [end.float() for each in tensors if each.numel() for end in torch.aminmax(each)]
-    return torch.isfinite(torch.stack(ends)).all() if ends else torch.ones((), dtype=torch.bool, device=device)
+    return (torch.stack(ends).abs() <= LARGEST).all() if ends else torch.ones((), dtype=torch.bool, device=device)

@@ -57,7 +57,8 @@ class StepCacheSettings:
             )
         if len(self.mode) != num_steps or self.mode[0] != "1":
             raise InvalidInputError(
-                f"step_cache: wanted a mask of {num_steps} digits that begins with 1, got {self.mode[:40]}"
+                f"step_cache: wanted a mask of {num_steps} digits that begins with 1, got {self.mode[:40]} "
+                f"({len(self.mode)} digits)"
             )
 
     def mask(self) -> list[int] | None:
