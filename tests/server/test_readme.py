@@ -26,7 +26,7 @@ def run(server, name, folder):
     for usual, here in (("8000", server.http), ("8001", server.grpc), ("8002", server.metrics)):
         code = code.replace(f"localhost:{usual}", here)
     code = code.replace("answer.bin", f"{folder}/answer.bin").replace("pixels.rgb", f"{folder}/pixels.rgb")
-    code = code.replace("> frame_", f"> {folder}/frame_").replace("/my_picture", f"/{folder.name}")
+    code = code.replace("/my_picture", f"/{folder.name}")
     code = code.replace(" demo/", f" {folder}/")
     code = code.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-c", code]
