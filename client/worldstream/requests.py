@@ -261,7 +261,7 @@ def build_save_request(request_id: str, session_id: SessionId) -> service_pb2.Mo
     """Build a request for a session's file."""
     request = service_pb2.ModelInferRequest(model_name=DENOISE, id=request_id)
     _add_sequence(request, SequenceFlags(session_id))
-    request.parameters["save"].bool_param = True
+    _add_parameter(request, "save", True)
     return request
 
 
@@ -285,12 +285,14 @@ def chunk_latent_frames_of(model_config: Any, default: int) -> int:
 
 
 def _add_sequence(request: Any, sequence: SequenceFlags) -> None:
-    if isinstance(sequence.session_id, int):
-        request.parameters["sequence_id"].int64_param = sequence.session_id
-    else:
-        request.parameters["sequence_id"].string_param = sequence.session_id
-    request.parameters["sequence_start"].bool_param = sequence.is_start
-    request.parameters["sequence_end"].bool_param = sequence.is_end
+    _add_parameter(request, "sequence_id", sequence.session_id)
+    _add_parameter(request, "sequence_start", sequence.is_start)
+    _add_parameter(request, "sequence_end", sequence.is_end)
+
+
+def _add_parameter(request: Any, name: str, value: bool | int | float | str) -> None:
+    kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
+    setattr(request.parameters[name], kind, value)
 
 
 def _add_opening(request: Any, opening: Opening) -> None:
@@ -305,9 +307,10 @@ def _add_opening(request: Any, opening: Opening) -> None:
     if opening.translation_scale is not None:
         add_array(request, "translation_scale", np.array([opening.translation_scale], dtype=np.float32))
     if opening.fit is not None:
-        request.parameters["fit"].string_param = opening.fit
+        _add_parameter(request, "fit", opening.fit)
     if opening.size is not None:
-        request.parameters["height"].int64_param, request.parameters["width"].int64_param = opening.size
+        for name, side in zip(("height", "width"), opening.size, strict=True):
+            _add_parameter(request, name, side)
 
 
 def _add_controls(request: Any, controls: Controls) -> None:
@@ -324,18 +327,12 @@ def _add_controls(request: Any, controls: Controls) -> None:
             add_array(request, name, np.array([value], dtype=np.int32))
     if controls.event_id is not None:
         add_array(request, "event_id", np.array([controls.event_id], dtype=np.int64))
-    if controls.frame_encoding is not None:
-        request.parameters["frame_encoding"].string_param = controls.frame_encoding
-    if controls.frame_quality is not None:
-        request.parameters["frame_quality"].int64_param = controls.frame_quality
-    if controls.fps is not None:
-        request.parameters["fps"].double_param = controls.fps
     for name, given in controls.parameters:
-        kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(given)]
-        setattr(request.parameters[name], kind, given)
-    for name, is_wanted in (("recache", controls.recache), ("receipt", controls.receipt)):
-        if is_wanted:
-            request.parameters[name].bool_param = True
+        _add_parameter(request, name, given)
+    for name in ("frame_encoding", "frame_quality", "fps", "recache", "receipt"):
+        wish = getattr(controls, name)
+        if wish is not None and wish is not False:
+            _add_parameter(request, name, wish)
 
 
 def _frame_encoding(encoding: FrameEncoding | None, quality: int | None) -> FrameEncoding | None:
