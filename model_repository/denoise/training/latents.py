@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from workbench import write_whole
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import MASK_CHANNELS, RAY_CHANNELS, SPATIAL_STRIDE, TIME_STRIDE, WorldConfig
@@ -135,9 +136,7 @@ class LessonStore:
     def _encode_shard(self, shard: int) -> None:
         clips = [self._encode(shard * CLIPS_PER_SHARD + place) for place in range(CLIPS_PER_SHARD)]
         tensors = {name: torch.stack([clip[name] for clip in clips]).half() for name in clips[0]}
-        unfinished = self._path(shard).with_suffix(".part")
-        save_file(tensors, unfinished)
-        unfinished.replace(self._path(shard))
+        write_whole(self._path(shard), partial(save_file, tensors))
 
     @torch.inference_mode()
     def _encode(self, clip_index: int) -> dict[str, Tensor]:

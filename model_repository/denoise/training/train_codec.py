@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from workbench import (
     save_sheet,
     step_generator,
     train_run,
+    write_whole,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
@@ -195,9 +197,7 @@ class CodecTrainer:
 
     def _export(self, codec: StreamingCodec) -> None:
         tensors = {name: value.detach().cpu().contiguous() for name, value in codec.state_dict().items()}
-        unfinished = self.export_path.with_suffix(".part")
-        save_file(tensors, unfinished)
-        unfinished.replace(self.export_path)
+        write_whole(self.export_path, partial(save_file, tensors))
 
 
 def new_codec(device: str, config: CodecConfig) -> StreamingCodec:

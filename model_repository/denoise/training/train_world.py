@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from workbench import (
     save_sheet,
     step_generator,
     train_run,
+    write_whole,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
@@ -246,9 +248,7 @@ class WorldTrainer:
         """Save, stream held-out walks through the real world, measure, draw."""
         self.save()
         tensors = {name: value.detach().float().cpu().contiguous() for name, value in self.average.values.items()}
-        unfinished = self.export_path.with_suffix(".part")
-        save_file(tensors, unfinished)
-        unfinished.replace(self.export_path)
+        write_whole(self.export_path, partial(save_file, tensors))
         transformer = CausalWorldTransformer(self.config.transformer)
         transformer.load_state_dict(tensors)
         codec = StreamingCodec(self.config.codec)

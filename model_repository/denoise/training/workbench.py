@@ -25,6 +25,13 @@ from torch import Tensor, nn
 SAVE_EVERY_S = 180.0
 
 
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace a file by what `write` writes; a broken write leaves the old one."""
+    unfinished = path.with_suffix(".part")
+    write(unfinished)
+    unfinished.replace(path)
+
+
 class Run:
     """One training run's folder: <cache>/runs/<name>."""
 
@@ -52,9 +59,8 @@ class Run:
 
     def save(self, **state: Any) -> None:
         """Replace the checkpoint; a broken write leaves the old one."""
-        unfinished = self.checkpoint_path.with_suffix(".part")
-        torch.save({**state, "step": self.step, "trained_s": self.trained_s}, unfinished)
-        unfinished.replace(self.checkpoint_path)
+        whole = {**state, "step": self.step, "trained_s": self.trained_s}
+        write_whole(self.checkpoint_path, lambda unfinished: torch.save(whole, unfinished))
         self.saved_s = self.trained_s
 
     def is_exported(self, path: Path) -> bool:
