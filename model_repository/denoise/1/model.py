@@ -138,6 +138,7 @@ def read_envelope(request: Any) -> Envelope:
         bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
         bool(flags & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
         _parameters(request),
+        tuple(request.requested_output_names()),
     )
 
 
@@ -146,9 +147,6 @@ def _parameters(request: Any) -> dict[str, Any]:
         parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
     except UnicodeDecodeError as error:
         raise InvalidInputError("parameters: wanted names and texts in UTF-8") from error
-    # An ensemble asks for what it passes on: the file of a session would be made for nobody.
-    if parameters.get("save") is True and "snapshot" not in request.requested_output_names():
-        raise InvalidInputError("parameter 'save': wanted a request to denoise that asks for its output 'snapshot'")
     return parameters
 
 

@@ -140,8 +140,10 @@ class Emitter:
         self._response_bytes = response_bytes
         self._reporter = reporter
         self._queue: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
-        self._room = threading.BoundedSemaphore(DEPTH)  # for frames; the rest is small, and bounded by the requests
-        self._room_for_parts = threading.BoundedSemaphore(DEPTH)
+        # For what is large; the rest is small, and bounded by the requests.
+        self._rooms: dict[type[Answer], threading.BoundedSemaphore] = {
+            kind: threading.BoundedSemaphore(DEPTH) for kind in (Frames, Part)
+        }
         self._thread = threading.Thread(target=self._run, name="worldstream-emitter", daemon=True)
         self._streams: Streams = CpuStreams()
         self._encoder = Encoder()
@@ -153,10 +155,8 @@ class Emitter:
 
     def put(self, answer: Answer) -> None:
         """Send this after all that came before; frames, and parts of files, wait while too many are under way."""
-        if isinstance(answer, Frames):
-            self._room.acquire()
-        elif isinstance(answer, Part):
-            self._room_for_parts.acquire()
+        if type(answer) in self._rooms:
+            self._rooms[type(answer)].acquire()
         self._queue.put(answer)
 
     def close(self, timeout_s: float) -> None:
@@ -181,10 +181,8 @@ class Emitter:
         except Exception:
             self._give_up(answer.delivery)
         finally:
-            if isinstance(answer, Frames):
-                self._room.release()
-            elif isinstance(answer, Part):
-                self._room_for_parts.release()
+            if type(answer) in self._rooms:
+                self._rooms[type(answer)].release()
         return True
 
     def _give_up(self, delivery: Delivery) -> None:

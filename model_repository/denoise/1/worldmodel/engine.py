@@ -128,10 +128,13 @@ class Engine:
         return UnavailableError(f"engine: {reason}")
 
     def _receipt(self, session: SessionId, job: Job) -> Receipt:
-        made = self._table.entries[session].session
-        frame_px = (job.request.size or self._usual_size) if made is None else made.config.sizes[0]
+        frame_px = self._frame_px(self._table.entries[session], job.request)
         num_ahead = self._queues.num_waiting_of(session)
         return Receipt(job.delivery, frame_px, job.first_chunk, num_ahead, job.request.event_id)
+
+    def _frame_px(self, entry: Entry, request: Request) -> tuple[int, int]:
+        """Height and width of the session's frames, also where it is still to be made."""
+        return (request.size or self._usual_size) if entry.session is None else entry.session.config.sizes[0]
 
     def _answer_dropped(self, job: Job) -> None:
         cancelled = CancelledError("request: cancelled by the client; the session is as it was before it")
@@ -186,20 +189,19 @@ class Engine:
     def _due_turn(self, now_s: float) -> tuple[SessionId, Job] | None:
         """The session that has waited longest of those whose next chunk may begin."""
         for session in self._queues.turns:
-            if self._due_s(session, now_s) <= now_s:
+            # What nobody wants any more is answered at once.
+            if self._due_s(session) <= now_s or self._queues.lanes[session][0].is_lost:
                 return session, self._queues.take_turn(session)
         return None
 
-    def _due_s(self, session: SessionId, now_s: float) -> float:
-        """When the session's next turn may come; an end, what is paced by nothing, and what nobody wants, at once."""
-        entry, job = self._table.entries[session], self._queues.lanes[session][0]
-        if entry.is_stopped or job.request.fps is None:
-            return now_s
-        return now_s if entry.watched_until_s > now_s and job.is_lost else entry.watched_until_s
+    def _due_s(self, session: SessionId) -> float:
+        """When the session's next chunk may begin; an end, or what is paced by nothing, may at once."""
+        entry, request = self._table.entries[session], self._queues.lanes[session][0].request
+        return 0.0 if entry.is_stopped or request.fps is None else entry.watched_until_s
 
     def _idle_s(self, now_s: float) -> float:
-        """How long to sleep if nothing happens."""
-        return min([SWEEP_S, *(self._due_s(session, now_s) - now_s for session in self._queues.turns)])
+        """How long to sleep if nothing happens; no session has a turn that is due."""
+        return min([SWEEP_S, *(self._due_s(session) - now_s for session in self._queues.turns)])
 
     def _serve(self, entry: Entry, job: Job) -> tuple[Answer | Saving, bool]:
         """Compute one chunk of a request, or find another answer; and whether the request is done with."""
@@ -251,9 +253,8 @@ class Engine:
         return Saving(job.delivery, taken, session.config.sizes[0], session.chunk_index, job.request.event_id)
 
     def _nothing(self, entry: Entry, job: Job) -> Nothing:
-        config = self._world.config if entry.session is None else entry.session.config
         chunk_index = 0 if entry.session is None else entry.session.chunk_index
-        return Nothing(job.delivery, (config.height_px, config.width_px), chunk_index, job.request.event_id)
+        return Nothing(job.delivery, self._frame_px(entry, job.request), chunk_index, job.request.event_id)
 
     def _start_session(self, request: Request) -> Session:
         if request.snapshot is not None:

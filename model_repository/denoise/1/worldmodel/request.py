@@ -137,6 +137,9 @@ def parse_request(
     session, is_start, is_end = session_of(envelope, parameters)
     starts = is_start or session is None
     if flag_of(parameters, "save"):
+        # An ensemble asks for what it passes on: the file of a session would be made for nobody.
+        if envelope.outputs is not None and "snapshot" not in envelope.outputs:
+            raise InvalidInputError("parameter 'save': wanted a request to denoise that asks for its output 'snapshot'")
         return _saving(tensors, session, starts, is_end, parameters)
     snapshot = _snapshot(tensors, starts, config, max_snapshot_bytes)
     begins = starts and snapshot is None  # from a picture

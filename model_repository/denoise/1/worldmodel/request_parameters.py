@@ -73,6 +73,7 @@ class Envelope:
     is_start: bool = False
     is_end: bool = False
     parameters: Mapping[str, Any] | None = None
+    outputs: tuple[str, ...] | None = None  # that are asked for; None: all
 
 
 def parameters_of(envelope: Envelope) -> dict[str, Any]:
