@@ -138,9 +138,9 @@ def test_attention_by_chunks_equals_attention_under_the_mask(window):
         5,
     )
     mask = teacher.teacher_mask(config, 12)
-    masked = teacher.teacher_velocity(transformer, config, mask, clean, noisy, *inputs)
+    masked = teacher.teacher_velocity(transformer, config, mask, clean[:, :, :9], noisy, *inputs)
     teacher.attend_chunkwise(transformer, config, 12)
-    chunkwise = teacher.teacher_velocity(transformer, config, None, clean, noisy, *inputs)
+    chunkwise = teacher.teacher_velocity(transformer, config, None, clean[:, :, :9], noisy, *inputs)
     torch.testing.assert_close(chunkwise, masked, atol=1e-4, rtol=1e-4)
 
 

@@ -38,7 +38,7 @@ from workbench import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 from latents import SESSIONS, Lesson, LessonStore, camera_of
 from streaming import chunk_psnr, stream_walk
-from teacher import attend_chunkwise, teacher_velocity
+from teacher import attend_chunkwise, num_clean_frames, teacher_velocity
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import EMBEDDED, WorldConfig
 from worldmodel.layers import seed_parameters
@@ -203,7 +203,8 @@ class WorldTrainer:
             # On a GPU only: CPUs without matrix units are slower in bfloat16.
             with torch.autocast("cuda", torch.bfloat16, enabled=torch.device(device).type == "cuda"):
                 steps = NUM_TIMESTEPS * sigmas
-                inputs = (past, noisy, condition, camera, steps, text, prompt_of_frame, frames.jump)
+                seen = past[:, :, : num_clean_frames(self.config, NUM_LATENT_FRAMES)]
+                inputs = (seen, noisy, condition, camera, steps, text, prompt_of_frame, frames.jump)
                 return teacher_velocity(self.transformer, self.config, None, *inputs).float()
 
         past, learnt = latents, list(frames.learnt)
