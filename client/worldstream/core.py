@@ -17,7 +17,7 @@ from worldstream.errors import (
     UnavailableError,
     WorldStreamError,
 )
-from worldstream.order import FrameOrder
+from worldstream.order import AnswerOrder, FrameOrder
 from worldstream.picture import Picture
 from worldstream.requests import (
     Controls,
@@ -83,6 +83,7 @@ class SessionCore:
         self.life = Life.NEW if opening else Life.LIVE
         self._opening = opening
         self._order = FrameOrder(is_from_start=opening is not None and not opening.is_restored)
+        self._answers = AnswerOrder()
         self._num_requests = 0
         self._start_id: str | None = None
         self._ending_ids: set[str] = set()
@@ -142,7 +143,7 @@ class SessionCore:
         if is_end:
             self._ending_ids.add(request_id)
         flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
-        return build_request(request_id, self._opening if is_start else None, controls, flags)
+        return self._expected(build_request(request_id, self._opening if is_start else None, controls, flags))
 
     def restore_request(self) -> Any:
         """Build the start from a snapshot that asks for no frames.
@@ -163,32 +164,34 @@ class SessionCore:
         if self.session_id is None or self.life in (Life.NEW, Life.ENDED):
             what = "has ended" if self.life is Life.ENDED else "has not begun"
             raise SessionNotFoundError(f"SESSION_NOT_FOUND: session {self.session_id} {what}")
-        return build_save_request(self._new_id(), self.session_id)
+        return self._expected(build_save_request(self._new_id(), self.session_id))
 
     def end_request(self) -> Any:
         """Build the bare end: no further chunk, free the session."""
         assert self.session_id is not None, "a session of one request ends by itself"
         request_id = self._new_id()
         self._ending_ids.add(request_id)
-        return build_request(request_id, None, Controls(), SequenceFlags(self.session_id, is_end=True))
+        return self._expected(build_request(request_id, None, Controls(), SequenceFlags(self.session_id, is_end=True)))
 
-    def receive(self, message: Any) -> Event:
-        """Take the stream's next message.
+    def receive(self, message: Any) -> list[Event]:
+        """Take the stream's next message; return what it says, and what came before its turn and has it now.
 
         Raises:
-            ProtocolError: if it breaks the tensor contract or comes out of order.
+            ProtocolError: if it breaks the tensor contract or its own request's order.
         """
-        event = parse_stream_response(message)
-        if event.batch is not None:
-            self._order.check(event.batch)
-        self._follow(event)
-        return event
+        events = self._answers.take(parse_stream_response(message))
+        for event in events:
+            if event.batch is not None:
+                self._order.check(event.batch)
+            self._follow(event)
+        return events
 
     def stream_broke(self) -> None:
         """Note that the stream is gone: frames under way are lost, and so is the word on a pending start or end.
 
         Until the next one somebody else may go on with the session.
         """
+        self._answers.forget()
         self._order.lose_track()
         if self.life is Life.STARTING:
             self.life = Life.UNSURE
@@ -214,6 +217,11 @@ class SessionCore:
             self.end_was_confirmed()
         elif request_id == self._start_id and self.life is Life.STARTING:
             self.life = Life.UNSURE if isinstance(error, _UNSURE_AFTER) else Life.NEW
+
+    def _expected(self, request: Any) -> Any:
+        """Note a request that is whole: what could not be built is never sent, and nothing waits for its answer."""
+        self._answers.expect(request.id)
+        return request
 
     def _new_id(self) -> str:
         self._num_requests += 1

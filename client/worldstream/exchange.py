@@ -98,19 +98,10 @@ class Exchange:
         return slot
 
     def deliver(self, event: Event) -> None:
-        """Hand a response to the request that it answers.
-
-        Raises:
-            ProtocolError: if there is none.
-        """
-        request_id = event.request_id
-        if request_id not in self._under_way:
-            if event.error is None or not self._under_way:
-                raise ProtocolError(f"response: its id {request_id!r} belongs to no request under way")
-            request_id = next(iter(self._under_way))  # an error without an id is the oldest request's
+        """Hand a response to the request that it answers, which is under way."""
         if event.is_final:
-            del self._under_way[request_id]
-        slot = self._slots.get(request_id)
+            del self._under_way[event.request_id]
+        slot = self._slots.get(event.request_id)
         if slot is not None:
             slot.put(event)
 

@@ -1,5 +1,7 @@
-"""Holds a session's batches to their order; pure, and the same for every kind of I/O."""
+"""Holds a session's answers to their order; pure, and the same for every kind of I/O."""
 
+from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,62 @@ import numpy.typing as npt
 
 from worldstream.batch import Batch
 from worldstream.errors import ProtocolError
+from worldstream.responses import Event
+
+
+class AnswerOrder:
+    """Gives the answers of a stream's requests in the order in which those were asked.
+
+    A session's requests are worked off one after the other, yet Triton lets the responses to one overtake those to
+    another while nobody reads the stream.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Event]] = {}  # by request under way, oldest first: what came too early for it
+
+    def expect(self, request_id: str) -> None:
+        """Note that a request is about to be sent."""
+        self._waiting[request_id] = deque()
+
+    def forget(self) -> None:
+        """Note that nothing more comes for any of them."""
+        self._waiting.clear()
+
+    def take(self, event: Event) -> list[Event]:
+        """Take the next event and return those whose turn it is now, in order; there may be none.
+
+        A receipt, or the refusal of a request that waits, is word about the queue itself and has no turn.
+
+        Raises:
+            ProtocolError: if it answers no request.
+        """
+        if event.request_id not in self._waiting:
+            if event.error is None or not self._waiting:
+                raise ProtocolError(f"response: its id {event.request_id!r} belongs to no request under way")
+            event = replace(event, request_id=next(iter(self._waiting)))  # an error without an id is the oldest's
+        waiting = self._waiting[event.request_id]
+        if event.request_id != next(iter(self._waiting)):
+            is_word_at_once = event.receipt is not None or (event.error is not None and not waiting)
+            if not is_word_at_once:
+                waiting.append(event)
+                return []
+        due = [event]
+        if event.is_final:
+            del self._waiting[event.request_id]
+            due += self._due()
+        return due
+
+    def _due(self) -> list[Event]:
+        """What waited for its turn and has it, now that the oldest request may have become another."""
+        due: list[Event] = []
+        while self._waiting:
+            request_id, waiting = next(iter(self._waiting.items()))
+            due += waiting
+            waiting.clear()
+            if not due or due[-1].request_id != request_id or not due[-1].is_final:
+                break
+            del self._waiting[request_id]
+        return due
 
 
 class FrameOrder:

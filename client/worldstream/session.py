@@ -285,7 +285,8 @@ class Session:
         """Take one response and hand it to the request that it answers; a broken stream answers all of them."""
         assert self._stream is not None, "only a request under way is waited for, and it has a stream"
         try:
-            self._exchange.deliver(self._core.receive(self._stream.receive(self._timeout_s)))
+            for event in self._core.receive(self._stream.receive(self._timeout_s)):
+                self._exchange.deliver(event)
         except WorldStreamError as error:
             self._fail(error)
 

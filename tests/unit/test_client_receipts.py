@@ -95,7 +95,8 @@ def test_the_receipt_of_a_second_request_may_come_amid_a_chunk_of_the_first():
         ("request-2", frames_message(9, 12, (1, 0, 1), True)),
     ):
         message.infer_response.id = request_id
-        exchange.deliver(core.receive(message))
+        for event in core.receive(message):
+            exchange.deliver(event)
 
     assert second.find_receipt() == Receipt(1, 1, None)
     assert [len(first.take().frames), len(first.take().frames), len(second.take().frames)] == [5, 4, 12]

@@ -241,7 +241,8 @@ class AsyncSession:
             if slot.has_news or stream is None:
                 return
             try:
-                self._exchange.deliver(self._core.receive(await stream.receive(self._timeout_s)))
+                for event in self._core.receive(await stream.receive(self._timeout_s)):
+                    self._exchange.deliver(event)
             except WorldStreamError as error:
                 self._fail(stream, error)
             except asyncio.CancelledError:

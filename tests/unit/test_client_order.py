@@ -1,0 +1,117 @@
+"""Answers that overtake each other on one stream: whatever the order of arrival, a session reads them as asked."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worldstream.core import make_core
+from worldstream.errors import BusyError, CancelledError, ProtocolError
+from worldstream.exchange import Exchange
+from worldstream.requests import Controls
+from worldstream.testing import error_message, frames_message, receipt_message
+
+PIXELS = np.zeros((96, 160, 3), np.uint8)
+# What the server says to three requests of two chunks each, the first one of nine frames: (first frame, frames, chunk).
+ANSWERS = {
+    "request-1": [(0, 9, (0, 0, 1)), (9, 6, (1, 0, 2)), (15, 6, (1, 1, 2))],
+    "request-2": [(21, 12, (2, 0, 1)), (33, 12, (3, 0, 1))],
+    "request-3": [(45, 12, (4, 0, 1)), (57, 12, (5, 0, 1))],
+}
+
+
+class Reader:
+    """A client without a connection: three requests under way."""
+
+    def __init__(self):
+        self.core = make_core(PIXELS, None, None, None, None, None)
+        self.exchange = Exchange()
+        self.slots = [self.exchange.open(self.core.next_request(Controls()).id) for _ in ANSWERS]
+
+    def hear(self, request_id, message):
+        message.infer_response.id = request_id
+        for event in self.core.receive(message):
+            self.exchange.deliver(event)
+
+    def hear_frames(self, request_id, number):
+        answers = ANSWERS[request_id]
+        self.hear(request_id, frames_message(*answers[number], number == len(answers) - 1))
+
+
+def frames_of(slot):
+    batches = iter(slot.take, None)
+    return [number for batch in batches for number in batch.frame_index.tolist()]
+
+
+@given(st.permutations([name for name, answers in ANSWERS.items() for _ in answers]))
+def test_any_order_of_arrival_reads_as_asked(arrivals):
+    reader, said = Reader(), dict.fromkeys(ANSWERS, 0)
+    for request_id in arrivals:
+        reader.hear_frames(request_id, said[request_id])
+        said[request_id] += 1
+
+    assert [frames_of(slot) for slot in reader.slots] == [
+        list(range(21)),
+        list(range(21, 45)),
+        list(range(45, 69)),
+    ]
+    assert reader.exchange.is_idle
+    assert reader.core.num_frames_lost == 0
+
+
+def test_a_receipt_and_a_refusal_have_no_turn():
+    reader = Reader()
+    reader.hear("request-2", receipt_message(2, 1))
+    reader.hear("request-3", error_message("BUSY: denoise: 8 requests wait"))
+
+    assert reader.slots[1].find_receipt().num_ahead == 1
+    with pytest.raises(BusyError):
+        reader.slots[2].take()
+
+
+def test_an_error_stays_behind_the_frames_that_came_before_it():
+    reader = Reader()
+    reader.hear_frames("request-2", 0)
+    reader.hear("request-2", error_message("CANCELLED: the session ended"))
+    assert not reader.slots[1].has_news
+    for number in range(3):
+        reader.hear_frames("request-1", number)
+
+    assert reader.slots[1].take().frame_index[0] == 21
+    with pytest.raises(CancelledError):
+        reader.slots[1].take()
+
+
+def test_an_error_without_an_id_is_the_oldest_requests():
+    reader = Reader()
+    reader.hear("request-2", frames_message(0, 9, (0, 0, 1), False))
+    reader.hear("", error_message("CANCELLED: gone"))
+
+    with pytest.raises(CancelledError):
+        reader.slots[0].take()
+    assert reader.slots[1].take().frame_index[0] == 0
+
+
+def test_an_answer_to_nobody_is_named():
+    with pytest.raises(ProtocolError, match="response: its id 'request-9' belongs to no request under way"):
+        Reader().hear("request-9", frames_message(0, 9, (0, 0, 1), False))
+
+
+def test_a_request_that_cannot_be_built_holds_nothing_back():
+    reader = Reader()
+    with pytest.raises(Exception, match=r".+"):
+        reader.core.restore_request()
+    for request_id, answers in ANSWERS.items():
+        for number in range(len(answers)):
+            reader.hear_frames(request_id, number)
+    assert reader.exchange.is_idle
+
+
+def test_a_broken_stream_forgets_what_waited():
+    reader = Reader()
+    reader.hear_frames("request-2", 0)
+    reader.core.stream_broke()
+    reader.exchange.fail(CancelledError("CANCELLED: gone"))
+    slot = reader.exchange.open(reader.core.next_request(Controls()).id)
+    reader.hear("request-4", frames_message(69, 12, (6, 0, 1), True))
+
+    assert frames_of(slot) == list(range(69, 81))
