@@ -92,9 +92,10 @@ def test_a_restored_session_numbers_its_frames_on(server: Any, saved: Any) -> No
 
 
 def test_a_bare_restore_answers_one_empty_batch(server: Any, saved: Any) -> None:
-    name = new_id()
+    name, before = new_id(), settled_metrics(server.metrics)["sessions_restored_total"]
     [answer] = restore(server, name, saved[0])
     end(server, name)
+    assert settled_metrics(server.metrics)["sessions_restored_total"] == before + 1
     assert answer["frames"].shape == (0, 96, 160, 3)
     assert answer["chunk"].tolist() == [2, 0, 1]
     assert "snapshot" not in answer.tensors
@@ -103,8 +104,12 @@ def test_a_bare_restore_answers_one_empty_batch(server: Any, saved: Any) -> None
 def test_a_file_comes_in_parts_of_a_mebibyte_that_say_their_places(server: Any) -> None:
     name = new_id()
     start(server, name)
-    parts = ask(server.grpc, go_on(name, {"event_id": 4}, save=True))
+    before = settled_metrics(server.metrics)["sessions_saved_total"]
+    receipt, *parts = ask(server.grpc, go_on(name, {"event_id": 4}, save=True, receipt=True))
     end(server, name)
+    assert settled_metrics(server.metrics)["sessions_saved_total"] == before + 1
+    assert receipt["chunk"].tolist() == [2, -1, 0]
+    assert "snapshot" not in receipt.tensors
     assert len(parts) > 3
     assert [part["chunk"].tolist() for part in parts] == [[2, index, len(parts)] for index in range(len(parts))]
     assert [len(part["snapshot"]) for part in parts[:-1]] == [2**20] * (len(parts) - 1)

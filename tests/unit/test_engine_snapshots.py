@@ -201,6 +201,36 @@ def test_a_receipt_of_a_restored_session_counts_on_from_its_chunks(engine_and_fi
     assert reply.batches[0].chunk == (2, -1, 0)
 
 
+def test_a_receipt_of_a_save_says_which_chunk_the_file_will_hold(make_engine):
+    engine, world = make_engine(response_bytes=PART)
+    frames = ask(engine, start("a", 3))
+    file = ask(engine, go_on("a", num_chunks=0, is_saving=True, wants_receipt=True))
+    frames.frames()
+    assert file.done.wait(WAIT_S)
+    receipt, *parts = file.batches
+    assert (receipt.chunk[:2], receipt.snapshot) == ((3, -1), None)
+    assert opened(np.concatenate([part.snapshot for part in parts]), world).chunk_index == 3
+
+
+def test_a_bare_restore_may_have_a_receipt(engine_and_file):
+    engine, world, data, _ = engine_and_file
+    reply = ask(engine, restore("b", data, world, wants_receipt=True))
+    assert reply.done.wait(WAIT_S)
+    assert [(batch.chunk, batch.is_last) for batch in reply.batches] == [((2, -1, 0), False), ((2, 0, 1), True)]
+
+
+def test_files_and_what_begins_from_them_are_counted(engine_and_file):
+    engine, world, data, _ = engine_and_file
+    before = engine.stats()
+    ask(engine, restore("b", data, world)).frames()
+    saved(ask(engine, save("b")))
+    with pytest.raises(SessionNotFoundError):
+        saved(ask(engine, save("nobody")))
+    after = engine.stats()
+    assert after.sessions_restored - before.sessions_restored == 1
+    assert after.sessions_saved - before.sessions_saved == 1
+
+
 def test_the_end_of_a_session_does_not_take_its_snapshot_away(make_engine):
     engine, world = make_engine(response_bytes=1000)
     ask(engine, start("a", 3)).frames()

@@ -113,6 +113,8 @@ def test_the_page_has_these_names(page):
         "recompiles_total": "counter",
         "pictures_encoded_total": "counter",
         "picture_cache_hits_total": "counter",
+        "sessions_saved_total": "counter",
+        "sessions_restored_total": "counter",
         "active_sessions": "gauge",
         "session_bytes": "gauge",
         "queued_requests": "gauge",

@@ -65,6 +65,7 @@ class Engine:
         self._has_failed = False
         self._num_chunks = 0
         self._num_frames = 0
+        self._num_saved = self._num_restored = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
         self._reporter = Reporter(on_change, on_chunk)
         self._emitter = Emitter(serving.response_bytes, self._reporter)
@@ -102,7 +103,7 @@ class Engine:
             session = self._admission.admit(request, self._session_bytes, self._saver.num_bytes, now)
             first_chunk = self._admission.chunks_before(session, request)
             job = Job(request, Delivery(reply, request.encoding), now, first_chunk)
-            if request.wants_receipt and request.num_chunks:
+            if request.wants_receipt and not request.is_bare_end:
                 self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
             self._queues.put(session, job)
             self._changed.notify()
@@ -250,6 +251,7 @@ class Engine:
 
     def _saving(self, session: Session, job: Job) -> Saving:
         taken = take(session, self._world)
+        self._num_saved += 1
         return Saving(job.delivery, taken, session.config.sizes[0], session.chunk_index, job.request.event_id)
 
     def _nothing(self, entry: Entry, job: Job) -> Nothing:
@@ -258,7 +260,9 @@ class Engine:
 
     def _start_session(self, request: Request) -> Session:
         if request.snapshot is not None:
-            return restore(request.snapshot, self._world)
+            session = restore(request.snapshot, self._world)
+            self._num_restored += 1
+            return session
         assert request.picture is not None
         return self._world.start(
             request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit, request.size
@@ -323,6 +327,8 @@ class Engine:
             recompiles=self._world.compilation.recompiles(),
             pictures_encoded=counters.pictures_encoded,
             picture_cache_hits=counters.picture_cache_hits,
+            sessions_saved=self._num_saved,
+            sessions_restored=self._num_restored,
             active_sessions=num_sessions,
             session_bytes=session_bytes,
             queued_requests=num_waiting,

@@ -203,8 +203,15 @@ def _saving(
     for name in ("fps", "frame_encoding", "frame_quality", "height", "width", "fit", "recache", *STEP_CACHE):
         if name in parameters:
             raise InvalidInputError(f"parameter {name!r}: a request that saves its session computes nothing")
-    event_id = _event_id(tensors)
-    return Request(session, is_start=False, is_end=False, num_chunks=0, event_id=event_id, is_saving=True)
+    return Request(
+        session,
+        is_start=False,
+        is_end=False,
+        num_chunks=0,
+        event_id=_event_id(tensors),
+        wants_receipt=flag_of(parameters, "receipt"),
+        is_saving=True,
+    )
 
 
 def _snapshot(
