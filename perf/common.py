@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,12 +55,29 @@ class Timing:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One bar: what was measured, its value, what it should be, and whether it is."""
+    """One bar: what was measured, its value, what it should be, and whether it is; where, if in several places."""
 
     what: str
     value: float
     bar: str
     holds: bool
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a benchmark was asked to show, in the words of whoever asked. A script lists its own in `WANTED`."""
+
+    what: str
+    sign: Literal[">=", "<="]
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:g}"
+
+    def held_against(self, value: float, where: str = "") -> Wanted:
+        holds = value >= self.limit if self.sign == ">=" else value <= self.limit
+        return Wanted(self.what, value, str(self), holds, where)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -107,11 +124,11 @@ def ratio(slow: Timing, fast: Timing) -> dict[str, float]:
 
 
 def at_least(what: str, value: float, bar: float) -> Wanted:
-    return Wanted(what, value, f">= {bar:g}", value >= bar)
+    return Bar(what, ">=", bar).held_against(value)
 
 
 def at_most(what: str, value: float, bar: float) -> Wanted:
-    return Wanted(what, value, f"<= {bar:g}", value <= bar)
+    return Bar(what, "<=", bar).held_against(value)
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:
@@ -141,27 +158,46 @@ def commit() -> str:
     return result.stdout.strip()
 
 
-def print_wanted(wanted: Sequence[Wanted]) -> None:
-    print("\nwanted")
-    for entry in wanted:
-        print(f"  {'holds' if entry.holds else 'FAILS'}  {entry.what}: {entry.value:.2f} (wanted {entry.bar})")
+def print_wanted(wanted: Sequence[Wanted], checks: Sequence[Wanted] = ()) -> None:
+    for title, entries in (("wanted", wanted), ("checked besides", checks)):
+        if entries:
+            print(f"\n{title}")
+        for entry in entries:
+            where = f" [{entry.where}]" if entry.where else ""
+            verdict = "holds" if entry.holds else "FAILS"
+            print(f"  {verdict}  {entry.what}{where}: {entry.value:.2f} (wanted {entry.bar})")
 
 
 def print_document(
-    bench: str, machine: Mapping[str, Any], results: Mapping[str, Any], wanted: Sequence[Wanted]
+    bench: str,
+    machine: Mapping[str, Any],
+    results: Mapping[str, Any],
+    wanted: Sequence[Wanted],
+    checks: Sequence[Wanted] = (),
 ) -> None:
     """End a benchmark: everything measured, as one line of JSON."""
     sys.stdout.flush()
-    print(json.dumps(document_of(bench, machine, results, wanted)), flush=True)
+    print(json.dumps(document_of(bench, machine, results, wanted, checks)), flush=True)
 
 
 def document_of(
-    bench: str, machine: Mapping[str, Any], results: Mapping[str, Any], wanted: Sequence[Wanted]
+    bench: str,
+    machine: Mapping[str, Any],
+    results: Mapping[str, Any],
+    wanted: Sequence[Wanted],
+    checks: Sequence[Wanted] = (),
 ) -> dict[str, Any]:
+    """What a benchmark ends with.
+
+    Args:
+        wanted: the bars that it was asked to meet.
+        checks: what it looks at besides, so that its figures mean something.
+    """
     return {
         "bench": bench,
         "machine": machine,
         "commit": commit(),
         "results": results,
         "wanted": [asdict(entry) for entry in wanted],
+        **({"checks": [asdict(entry) for entry in checks]} if checks else {}),
     }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Arm, Timing, Wanted, at_most, interleave, machine, print_document, print_wanted, ratio
+from common import ROOT, Arm, Bar, Timing, Wanted, at_most, interleave, machine, print_document, print_wanted, ratio
 
 sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
 
@@ -33,6 +33,7 @@ from worldmodel.session import Session
 from worldmodel.world import Controls, World
 
 PACKAGES = ("numpy", "torch")
+WANTED: tuple[Bar, ...] = ()  # none was asked for
 NUM_FILLING = 7  # chunks until the window is full and has rolled once
 TIMEOUT_S = 600.0
 SERVING = ServingConfig()
@@ -135,7 +136,7 @@ def ask(engine: Engine, request: Request) -> None:
     reply.wait()
 
 
-def judge(steps: dict[str, Timing], stall: dict[str, float]) -> list[Wanted]:
+def checks(steps: dict[str, Timing], stall: dict[str, float]) -> list[Wanted]:
     return [
         at_most("taking a snapshot, part of a chunk", ratio(steps["take it"], steps["a chunk"])["median"], 0.05),
         at_most("a chunk of others with a snapshot in it, over one without", stall["median"], 1.15),
@@ -162,15 +163,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stall = ratio(streams["beside"], streams["alone"])
     show(f"{options.chunks} chunks of a session, alone and beside one that is saved in each of them", streams)
     print(f"  beside over alone: x{stall['median']:.2f} ({stall['p25']:.2f}-{stall['p75']:.2f})")
-    wanted = judge(steps, stall)
-    print_wanted(wanted)
+    checked = checks(steps, stall)
+    print_wanted([], checked)
     results = {
         "file_bytes": num_bytes,
         "steps": {name: timing.summary() for name, timing in steps.items()},
         "streams": {name: timing.summary() for name, timing in streams.items()},
         "beside_over_alone": stall,
     }
-    print_document("snapshot", measured_on, results, wanted)
+    print_document("snapshot", measured_on, results, [], checked)
     return 0
 
 

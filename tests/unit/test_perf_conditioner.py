@@ -93,4 +93,5 @@ def test_the_benchmark_ends_with_a_document_of_equal_bytes(capsys):
     assert [entry["rounds_with_other_bytes"] for entry in entries.values()] == [0] * 4
     # Two layers, scale and shift, 3 latent frames of 2 x 3 cells of 64 numbers.
     assert entries["float32, window 18"]["held_bytes"] == 2 * 2 * 18 * 64 * 4
-    assert [wanted["bar"] for wanted in document["wanted"]] == [">= 10", ">= 10", "<= 0"]
+    assert [wanted["bar"] for wanted in document["wanted"]] == [">= 10", ">= 10"]
+    assert [(check["bar"], check["holds"]) for check in document["checks"]] == [("<= 0", True)]

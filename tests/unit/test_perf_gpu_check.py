@@ -42,8 +42,8 @@ def test_every_section_runs_at_a_tiny_size_on_the_cpu(tiny_run):
 
 
 def test_what_a_cpu_can_hold_holds(tiny_run):
-    results, wanted = tiny_run[1]["results"], tiny_run[1]["wanted"]
-    assert [entry["what"] for entry in wanted if not entry["holds"]] == []
+    results, checks = tiny_run[1]["results"], tiny_run[1]["checks"]
+    assert [entry["what"] for entry in checks if not entry["holds"]] == []
     assert results["equality"]["float32 from the CPU's, most of 255"] == 0
     assert all(results["tiny: conditioner"][f"window {window}"]["bit_equal"] for window in (3, 6))
     assert results["tiny: compiled"]["default"]["recompiles"] == 0
