@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 from worldmodel.engine import Engine
-from worldmodel.errors import CancelledError, InternalError
+from worldmodel.errors import CancelledError, InternalError, SessionNotFoundError
 from worldmodel.metrics import ChunkTimes
 from worldmodel.serving import ServingConfig
 
@@ -20,9 +20,9 @@ def make():
     """A function that starts an engine and gives all that it reports, in order."""
     engines = []
 
-    def make(world, on_chunk=lambda _: None, **serving):
+    def make(world, on_chunk=lambda _: None, on_error=lambda _: None, **serving):
         reports = []
-        engine = Engine(lambda: world, ServingConfig(**serving), reports.append, on_chunk)
+        engine = Engine(lambda: world, ServingConfig(**serving), reports.append, on_chunk, on_error)
         engine.start()
         engines.append(engine)
         return engine, reports
@@ -142,6 +142,25 @@ def test_only_an_accepted_start_has_a_first_frame(make):
     ask(engine, go_on("a", 2)).frames()
     ask(engine, start(None, 1)).frames()
     assert [each.first_frame_s is not None for each in times] == [True, False, False, False, True]
+
+
+def test_an_error_is_told_before_the_client_has_it(make):
+    codes = []
+    world = tiny_world()
+    engine, _ = make(world, on_error=codes.append)
+    world.transformer.forward = None  # a bug: no chunk can be computed
+    with pytest.raises(InternalError):
+        ask(engine, start("a", 1)).frames()
+    assert codes == ["INTERNAL"]
+
+
+def test_a_refusal_is_told_too(make):
+    codes = []
+    engine, _ = make(tiny_world(), on_error=codes.append)
+    with pytest.raises(SessionNotFoundError) as refusal:
+        ask(engine, go_on("nobody"))
+    engine.note_refusal(refusal.value)
+    wait_until(lambda: codes == ["SESSION_NOT_FOUND"])
 
 
 def test_times_that_cannot_be_told_do_not_stop_the_engine(make, caplog):

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import worldmodel
+from worldmodel.errors import WorldError
 from worldmodel.metrics import COUNTS, HELP, ChunkTimes, Stats, changes
 from worldmodel.reporter import Reporter
 
@@ -123,6 +124,7 @@ def test_the_page_has_these_names(page):
         "stage_duration_seconds": "histogram",
         "first_frame_seconds": "histogram",
         "control_to_frame_seconds": "histogram",
+        "errors_total": "counter",
     }
     assert all(each.labels["model"] == "a model" for family in page.values() for each in family.metrics)
     assert page["worldstream_chunks_total"].description == "Chunks computed and made part of their sessions."
@@ -167,14 +169,28 @@ def test_a_chunk_is_one_observation_of_each_stage(page, metrics):
     }
 
 
+def test_an_error_counts_under_its_code_word(page, metrics):
+    for code in ("BUSY", "SESSION_LIMIT", "BUSY"):
+        metrics.count_error(code)
+    family = page["worldstream_errors_total"]
+    counts = {each.labels["code"]: each.sent for each in family.metrics if each.sent}
+    assert counts == {"BUSY": [1, 1], "SESSION_LIMIT": [1]}
+
+
+def test_every_code_word_is_on_the_page_from_the_beginning(page, metrics):
+    words = {error.code for error in [WorldError, *WorldError.__subclasses__()]}
+    assert {each.labels["code"] for each in page["worldstream_errors_total"].metrics} == words
+
+
 def test_two_threads_never_call_triton_at_one_time(page, metrics, caplog):
     # Two calls at one time have ended the process that Triton runs a model in.
-    reporter = Reporter(metrics.update, metrics.observe)
+    reporter = Reporter(metrics.update, metrics.observe, metrics.count_error)
     reporter.start()
 
     def deliver():
         for _ in range(40):
             reporter.note_chunk(ChunkTimes((0.1,) * 6, None))
+            reporter.note_error("BUSY")
             reporter.tell()
 
     emitter = threading.Thread(target=deliver)
@@ -186,4 +202,5 @@ def test_two_threads_never_call_triton_at_one_time(page, metrics, caplog):
     reporter.close(10)
     assert sum(sent(page)["worldstream_chunks_total", None]) == 40
     assert sent(page)["worldstream_stage_duration_seconds", "total"] == [0.1] * 40
+    assert sum(len(each.sent) for each in page["worldstream_errors_total"].metrics) == 40
     assert caplog.text == ""

@@ -21,6 +21,7 @@ from worldmodel.metrics import (  # noqa: E402
     BUCKETS_S,
     CONTROL_HELP,
     COUNTS,
+    ERRORS_HELP,
     FIRST_FRAME_HELP,
     HELP,
     STAGE_HELP,
@@ -29,6 +30,7 @@ from worldmodel.metrics import (  # noqa: E402
     Stats,
     changes,
 )
+from worldmodel.published import checkpoint_config  # noqa: E402
 from worldmodel.request import parse_request  # noqa: E402
 from worldmodel.request_parameters import Envelope  # noqa: E402
 from worldmodel.serving import read_parameters  # noqa: E402
@@ -59,15 +61,19 @@ class TritonPythonModel:
         log.setLevel(logging.INFO)
         log.propagate = False
         parameters = json.loads(args["model_config"])["parameters"]
-        self.config, self.serving = read_parameters({key: value["string_value"] for key, value in parameters.items()})
-        instance = Instance(args["model_instance_kind"], int(args["model_instance_device_id"]))
         folder = Path(args["model_repository"]) / args["model_version"]
+        self.config, self.serving = read_parameters(
+            {key: value["string_value"] for key, value in parameters.items()},
+            lambda preset, checkpoint: checkpoint_config(preset, folder / checkpoint),
+        )
+        instance = Instance(args["model_instance_kind"], int(args["model_instance_device_id"]))
         metrics = Metrics(args["model_name"])
         self.engine = Engine(
             lambda: load_world(self.config, self.serving, folder, instance),
             self.serving,
             metrics.update,
             metrics.observe,
+            metrics.count_error,
         )
         self.max_snapshot_bytes = most_bytes(self.engine.start())
 
@@ -88,9 +94,13 @@ class TritonPythonModel:
             checked = parse_request(tensors, envelope, self.config, self.serving, self.max_snapshot_bytes)
             self.engine.submit(checked, reply)
         except WorldError as error:
-            reply.fail(error)
+            self._refuse(reply, error)
         except Exception:
-            reply.fail(internal_error("the request failed"))
+            self._refuse(reply, internal_error("the request failed"))
+
+    def _refuse(self, reply: "TritonReply", error: WorldError) -> None:
+        self.engine.note_refusal(error)
+        reply.fail(error)
 
     def finalize(self) -> None:
         """Stop at the next denoising step."""
@@ -174,6 +184,8 @@ class Metrics:
         self._first_frame = first_frame.Metric(labels=labels, buckets=list(BUCKETS_S))
         control = self._family("control_to_frame_seconds", CONTROL_HELP, kinds.HISTOGRAM)
         self._control_to_frame = control.Metric(labels=labels, buckets=list(BUCKETS_S))
+        errors = self._family("errors_total", ERRORS_HELP, kinds.COUNTER)
+        self._errors = {code: errors.Metric(labels={**labels, "code": code}) for code in TRITON_CODES}
 
     def _family(self, name: str, meaning: str, kind: Any) -> Any:
         self._families.append(pb_utils.MetricFamily(name=f"worldstream_{name}", description=meaning, kind=kind))
@@ -194,6 +206,10 @@ class Metrics:
             self._first_frame.observe(times.first_frame_s)
         if times.control_to_frame_s is not None:
             self._control_to_frame.observe(times.control_to_frame_s)
+
+    def count_error(self, code: str) -> None:
+        """Add one request that was answered by an error."""
+        self._errors[code].increment(1)
 
 
 class TritonLog(logging.Handler):

@@ -189,6 +189,7 @@ class Emitter:
         """The client is gone, or Triton refused a response: this request ends here, and the next one is not harmed."""
         delivery.is_lost = True
         error = internal_error("an answer could not be sent")
+        self._reporter.note_error(error.code)
         try:
             delivery.reply.fail(error)
         except Exception:
@@ -197,6 +198,7 @@ class Emitter:
     def _send(self, answer: Answer) -> None:
         reply = answer.delivery.reply
         if isinstance(answer, Failure):
+            self._reporter.note_error(answer.error.code)
             self._reporter.tell()
             reply.fail(answer.error)
         elif isinstance(answer, Receipt):

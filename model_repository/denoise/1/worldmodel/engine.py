@@ -46,6 +46,7 @@ class Engine:
         serving: ServingConfig,
         on_change: Callable[[Stats], None],
         on_chunk: Callable[[ChunkTimes], None] = lambda _: None,
+        on_error: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Prepare; `start` makes the world.
 
@@ -53,8 +54,9 @@ class Engine:
             make_world: called once, on the compute thread.
             on_change: called with new numbers, soon after a pass through the transformer, a turn or an expiry; and
                 before the last answer to a request, if something is new.
-            on_chunk: called with the times of a chunk that is delivered. Neither is ever called at one time with the
-                other, nor on the compute thread.
+            on_chunk: called with the times of a chunk that is delivered.
+            on_error: called with the code word of an error that answers a request. None of the three is ever called
+                at one time with another, nor on the compute thread.
         """
         self._make_world = make_world
         self._serving = serving
@@ -67,7 +69,7 @@ class Engine:
         self._num_frames = 0
         self._num_saved = self._num_restored = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
-        self._reporter = Reporter(on_change, on_chunk)
+        self._reporter = Reporter(on_change, on_chunk, on_error)
         self._emitter = Emitter(serving.response_bytes, self._reporter)
         self._saver = Saver(self._emitter, serving.response_bytes)
         self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
@@ -107,6 +109,10 @@ class Engine:
                 self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
             self._queues.put(session, job)
             self._changed.notify()
+
+    def note_refusal(self, error: WorldError) -> None:
+        """Count an error that a request was answered by without coming here, or that `submit` raised."""
+        self._reporter.note_error(error.code)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Stop at the next step, refuse what waits, and end the threads."""

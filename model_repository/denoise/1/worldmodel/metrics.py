@@ -79,6 +79,7 @@ STAGE_HELP = (
     "transfer is the copy to the host and what was sent before the last response."
 )
 FIRST_FRAME_HELP = "Seconds from an accepted start to its first frames, as they are handed to Triton."
+ERRORS_HELP = "Requests answered by an error, by its code word."
 CONTROL_HELP = "Seconds from an accepted request of a live session to the first frames that it steered."
 # Upper edges, from one pass on a GPU to a long chunk on a CPU.
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -18,14 +18,21 @@ log = logging.getLogger("worldstream")
 class Reporter:
     """Holds the newest numbers until they are told; numbers that came between are passed over."""
 
-    def __init__(self, on_change: Callable[[Stats], None], on_chunk: Callable[[ChunkTimes], None]) -> None:
-        """Prepare; both are called from several threads, but never at one time."""
+    def __init__(
+        self,
+        on_change: Callable[[Stats], None],
+        on_chunk: Callable[[ChunkTimes], None],
+        on_error: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Prepare; all are called from several threads, but never at one time."""
         self._on_change = on_change
         self._on_chunk = on_chunk
+        self._on_error = on_error
         self._noted = threading.Condition()
         self._telling = threading.Lock()
         self._stats: Stats | None = None
         self._times: list[ChunkTimes] = []
+        self._errors: list[str] = []
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="worldstream-reporter", daemon=True)
 
@@ -45,13 +52,22 @@ class Reporter:
             self._times.append(times)
             self._noted.notify()
 
+    def note_error(self, code: str) -> None:
+        """The code word of an error that answers a request, to be told soon."""
+        with self._noted:
+            self._errors.append(code)
+            self._noted.notify()
+
     def tell(self) -> None:
         """Tell what has been noted; when this returns, the page says so."""
         with self._telling:
             with self._noted:
                 stats, self._stats = self._stats, None
                 times, self._times = self._times, []
+                errors, self._errors = self._errors, []
             try:
+                for code in errors:
+                    self._on_error(code)
                 for each in times:
                     self._on_chunk(each)
                 if stats is not None:
@@ -68,8 +84,12 @@ class Reporter:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
+    @property
+    def _has_news(self) -> bool:
+        return self._stats is not None or bool(self._times or self._errors)
+
     def _run(self) -> None:
         while not self._is_closing:
             with self._noted:
-                self._noted.wait_for(lambda: self._is_closing or self._stats is not None or self._times)
+                self._noted.wait_for(lambda: self._is_closing or self._has_news)
             self.tell()
