@@ -1,53 +1,96 @@
 """Files -> modules, strictly: every key is used, none is missing, each has its shape.
 
-Knows safetensors, one file or a sharded folder with an index. Messages name keys, never paths.
+Knows safetensors: one file, or a folder of shards, with or without an index. All headers are held against the module
+before anything else is read. Tensors are mapped, one after the other put on their device in their dtype, and let go, so
+that the host never holds a second copy of the weights. Messages name keys and files, never paths.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+
+log = logging.getLogger("worldstream")
+
+INDEX = "*.safetensors.index.json"
+FLOATS = ("F64", "F32", "F16", "BF16")
+MAPPED_BYTES = 1 << 30  # a file is opened anew after so much of it: what was read of it is unmapped then
+REPORT_EVERY_S = 10.0
 
 
 class CheckpointError(Exception):
     """A checkpoint does not fit the module: says which keys, and what was wanted."""
 
 
-def load_strict(module: nn.Module, source: Path, prefix: str = "") -> None:
-    """Copy a checkpoint into a module.
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor in a file, as its header has it."""
+
+    file: Path
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def load_strict(
+    module: nn.Module,
+    source: Path,
+    rename: Callable[[str], str] | None = None,
+    device: torch.device | None = None,
+    dtype_of: Callable[[str], torch.dtype] | None = None,
+) -> None:
+    """Give a module its tensors from a checkpoint.
 
     Args:
-        source: a .safetensors file, or a folder with one (or several and an index).
-        prefix: take only keys that begin with it, and cut it off.
+        module: on any device; on "meta" it takes no memory before. Its parameters no longer require gradients.
+        source: a .safetensors file, or a folder with one, or with several.
+        rename: from a key of the files to the module's name.
+        device: where the tensors go; default the CPU.
+        dtype_of: what they become, by the module's name; default what the module has there.
 
     Raises:
         CheckpointError: a key is missing, over, or of another shape; a file is missing or damaged.
     """
     wanted = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    seen: set[str] = set()
-    surplus: list[str] = []
+    stored = _fitting(_headers(source), wanted, rename or (lambda key: key))
+    progress = _Progress(len(stored))
     with torch.no_grad():
-        for key, tensor in _tensors(source):
-            if not key.startswith(prefix):
-                continue
-            name = key[len(prefix) :]
-            if name not in wanted:
-                surplus.append(name)
-                continue
-            if tensor.shape != wanted[name].shape:
-                raise CheckpointError(
-                    f"{name}: wanted shape {list(wanted[name].shape)}, the file has {list(tensor.shape)}"
-                )
-            wanted[name].copy_(tensor)
-            seen.add(name)
-    missing = sorted(wanted.keys() - seen)
+        for name, tensor in _tensors(stored, device or torch.device("cpu")):
+            dtype = dtype_of(name) if dtype_of else wanted[name].dtype
+            _put(module, name, tensor.to(dtype))
+            progress.note(tensor.nbytes)
+
+
+def _fitting(found: Iterator[_Stored], wanted: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str, _Stored]:
+    """What the files have for each wanted name."""
+    stored: dict[str, _Stored] = {}
+    surplus: list[str] = []
+    for each in found:
+        name = rename(each.key)
+        if name not in wanted:
+            surplus.append(each.key)
+        elif name in stored:
+            raise CheckpointError(f"{name}: is there twice, in {stored[name].file.name} and in {each.file.name}")
+        elif each.shape != tuple(wanted[name].shape):
+            raise CheckpointError(f"{name}: wanted shape {list(wanted[name].shape)}, the file has {list(each.shape)}")
+        elif each.dtype not in FLOATS:
+            raise CheckpointError(f"{name}: wanted one of {', '.join(FLOATS)}, the file has {each.dtype}")
+        else:
+            stored[name] = each
+    missing = sorted(wanted.keys() - stored.keys())
     if missing or surplus:
         raise CheckpointError(f"{_listed('missing', missing)}; {_listed('not known', sorted(surplus))}")
+    return stored
 
 
 def _listed(what: str, names: list[str]) -> str:
@@ -55,24 +98,105 @@ def _listed(what: str, names: list[str]) -> str:
     return f"{len(names)} keys {what}" + (f" ({shown})" if names else "")
 
 
-def _tensors(source: Path) -> Iterator[tuple[str, Tensor]]:
-    for file in _files(source):
-        try:
-            with safe_open(file, framework="pt") as opened:
-                for key in opened.keys():  # noqa: SIM118 (not a dict)
-                    yield key, opened.get_tensor(key)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file.name}: cannot be read as safetensors ({type(error).__name__})") from error
+def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
+    owner_name, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(owner_name)
+    is_parameter = leaf in dict(owner.named_parameters(recurse=False))
+    setattr(owner, leaf, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
 
-def _files(source: Path) -> list[Path]:
-    if source.is_file():
-        return [source]
-    indices = sorted(source.glob("*.safetensors.index.json"))
+def _tensors(stored: dict[str, _Stored], device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """Each wanted tensor on its device, file by file; none of them depends on a file any more."""
+    by_file: dict[Path, list[tuple[str, _Stored]]] = {}
+    for name, each in stored.items():
+        by_file.setdefault(each.file, []).append((name, each))
+    for file, entries in sorted(by_file.items()):
+        left = list(reversed(entries))
+        while left:
+            num_bytes = 0
+            with _opened(file, device) as opened:
+                while left and num_bytes < MAPPED_BYTES:
+                    name, each = left.pop()
+                    tensor = opened.get_tensor(each.key)
+                    num_bytes += tensor.nbytes
+                    # A mapped tensor changes, or ends the process, when somebody writes into the file.
+                    yield name, tensor.clone() if device.type == "cpu" else tensor
+                    del tensor
+
+
+def _headers(source: Path) -> Iterator[_Stored]:
+    """Every tensor that the files hold."""
+    for file, promised in _files(source):
+        with _opened(file, torch.device("cpu")) as opened:
+            keys = list(opened.keys())
+            if promised is not None and (lacking := sorted(promised - set(keys))):
+                raise CheckpointError(f"{file.name}: the index promises keys that it has not: {_listed('', lacking)}")
+            for key in keys:
+                part = opened.get_slice(key)
+                yield _Stored(file, key, tuple(part.get_shape()), part.get_dtype())
+
+
+@contextmanager
+def _opened(file: Path, device: torch.device) -> Iterator[Any]:
+    """A safetensors file, whose damages are named."""
+    try:
+        opened: Any = safe_open(file, framework="pt", device=str(device))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{file.name}: no such file") from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{file.name}: cannot be read as safetensors, it is damaged or not whole ({type(error).__name__})"
+        ) from error
+    with opened:
+        yield opened
+
+
+def _files(source: Path) -> list[tuple[Path, set[str] | None]]:
+    """The files of a checkpoint, each with the keys that an index promises of it."""
+    if source.suffix == ".safetensors":
+        return [(source, None)]
+    indices = sorted(source.glob(INDEX))
+    if len(indices) > 1:
+        raise CheckpointError(f"wanted one index, found {', '.join(index.name for index in indices)}")
     if indices:
-        weight_map = json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"]
-        return [source / name for name in sorted(set(weight_map.values()))]
+        return _indexed(indices[0])
     files = sorted(source.glob("*.safetensors"))
     if not files:
         raise CheckpointError("no .safetensors file found at the configured place")
-    return files
+    return [(file, None) for file in files]
+
+
+def _indexed(index: Path) -> list[tuple[Path, set[str] | None]]:
+    promised: dict[str, set[str]] = {}
+    try:
+        for key, name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
+            if Path(name).name != name:
+                raise CheckpointError(f"{index.name}: wanted names of files beside it, got one with a folder")
+            promised.setdefault(name, set()).add(key)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise CheckpointError(f'{index.name}: wanted {{"weight_map": {{key: file}}}} in JSON') from error
+    return [(index.parent / name, keys) for name, keys in sorted(promised.items())]
+
+
+class _Progress:
+    """Says in the log how far a long load is."""
+
+    def __init__(self, num_tensors: int) -> None:
+        self._num_tensors = num_tensors
+        self._num_done = self._num_bytes = 0
+        self._began_s = self._said_s = time.monotonic()
+
+    def note(self, num_bytes: int) -> None:
+        """One more tensor of so many bytes is there."""
+        self._num_done += 1
+        self._num_bytes += num_bytes
+        now_s = time.monotonic()
+        if now_s - self._said_s >= REPORT_EVERY_S:
+            self._said_s = now_s
+            log.info(
+                "checkpoint: %d of %d tensors, %.1f GiB in %.0f s",
+                self._num_done,
+                self._num_tensors,
+                self._num_bytes / 2**30,
+                now_s - self._began_s,
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,8 +15,9 @@ from worldmodel.checkpoint import load_strict
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
+from worldmodel.published import find_parts, original_name
 from worldmodel.serving import ParameterError, ServingConfig
-from worldmodel.transformer import CausalWorldTransformer
+from worldmodel.transformer import CausalWorldTransformer, dtype_of
 from worldmodel.world import World
 
 log = logging.getLogger("worldstream")
@@ -44,14 +46,10 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     device, dtype = choose_device(serving, instance)
     if device.type == "cuda":
         settle_cuda(device, dtype)
-    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
     if serving.checkpoint:
-        folder = version_folder / serving.checkpoint
-        load_strict(transformer, folder / "transformer.safetensors")
-        load_strict(codec, folder / "codec.safetensors")
+        transformer, codec = _loaded(config, version_folder / serving.checkpoint, device, dtype)
     else:
-        seed_parameters(transformer, serving.weights_seed)
-        seed_parameters(codec, serving.weights_seed + 1)
+        transformer, codec = _seeded(config, serving.weights_seed)
     step_cache, compilation = mount_and_compile(transformer, device, serving)
     world = World(
         config,
@@ -78,6 +76,25 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
         world.session_bytes() / 2**20,
     )
     return world
+
+
+def _seeded(config: WorldConfig, seed: int) -> tuple[CausalWorldTransformer, StreamingCodec]:
+    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+    seed_parameters(transformer, seed)
+    seed_parameters(codec, seed + 1)
+    return transformer, codec
+
+
+def _loaded(
+    config: WorldConfig, folder: Path, device: torch.device, dtype: torch.dtype
+) -> tuple[CausalWorldTransformer, StreamingCodec]:
+    """The modules of a checkpoint, straight on the device: they are empty until their tensors come."""
+    with torch.device("meta"):
+        transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+    source = find_parts(folder).transformer
+    load_strict(transformer, source, original_name, device, partial(dtype_of, dtype=dtype))
+    load_strict(codec, folder / "codec.safetensors", device=device)
+    return transformer, codec
 
 
 def choose_device(serving: ServingConfig, instance: Instance) -> tuple[torch.device, torch.dtype]:

@@ -101,12 +101,15 @@ MAY_BE_ZERO = (
 )
 
 
-def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, ServingConfig]:
+def read_parameters(
+    parameters: Mapping[str, str], config_of: Callable[[WorldConfig, str], WorldConfig] | None = None
+) -> tuple[WorldConfig, ServingConfig]:
     """Turn string parameters into the two configurations.
 
     Args:
         parameters: `configuration` names the world; every other key is a field of `ServingConfig` or one of
             `WORLD_OVERRIDES`. Keys in capitals belong to Triton and are passed over.
+        config_of: what the checkpoint of this name makes of that world; the parameters have the last word.
 
     Raises:
         ParameterError: an unknown key or configuration, a value of the wrong form or out of range.
@@ -125,7 +128,10 @@ def read_parameters(parameters: Mapping[str, str]) -> tuple[WorldConfig, Serving
         sample = serving[key].default if key in serving else getattr(PRESETS[name], key)
         changes["serving" if key in serving else "world"][key] = _convert(key, text.strip(), sample)
     try:
-        world, serving_config = PRESETS[name].replace(**changes["world"]), _checked(ServingConfig(**changes["serving"]))
+        serving_config, preset = _checked(ServingConfig(**changes["serving"])), PRESETS[name]
+        if serving_config.checkpoint and config_of:
+            preset = config_of(preset, serving_config.checkpoint)
+        world = preset.replace(**changes["world"])
         serving_config.step_cache_settings.check(len(world.timesteps), world.transformer.num_layers)
         return world, serving_config
     except (ValueError, InvalidInputError) as error:

@@ -173,8 +173,7 @@ class CausalWorldTransformer(nn.Module):
         They are a few numbers a pass that every token takes: what bfloat16 rounds off here is off everywhere.
         """
         for name, parameter in self.named_parameters():
-            is_wide = name.startswith(("time_embedding.", "time_projection.")) or name.endswith("modulation")
-            parameter.data = parameter.data.to(device, torch.float32 if is_wide else dtype)
+            parameter.data = parameter.data.to(device, dtype_of(name, dtype))
         return self
 
     def embed_time(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,6 +209,12 @@ class CausalWorldTransformer(nn.Module):
         for block in self.blocks:
             hidden_states = block(hidden_states)
         return _unpatchify(self.head(hidden_states, time), grid.shape[2:])
+
+
+def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
+    """What a parameter of this name is in a transformer of this dtype, as `CausalWorldTransformer.place` says."""
+    is_wide = name.startswith(("time_embedding.", "time_projection.")) or name.endswith("modulation")
+    return torch.float32 if is_wide else dtype
 
 
 def _modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
