@@ -1,0 +1,229 @@
+"""How many bytes a world takes and how many sessions fit: the server's arithmetic, without the server or torch. Pure.
+
+What is exact (weights, a session's state, the conditioner) equals what the server reserves, byte for byte; the peak of
+a pass is an estimate. Letters: L tokens of a chunk, h x w latent cells of a picture.
+"""
+
+import itertools
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from worldstream.errors import InvalidInputError
+from worldstream.sizing.worlds import GIB, PATCH, SPATIAL_STRIDE, TIME_STRIDE, WorldSizes
+
+DEFAULT_RESERVE_BYTES = GIB
+_MASK_CHANNELS, _RAY_CHANNELS = 4, 6
+_SPARE_TOKENS = 1  # the key-value buffer has one token that nothing is written to
+_FLOAT32 = 4
+_PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
+# A model's shared memory region grows from this, and a picture passes through the regions of two models.
+_REGION_BYTES, _NUM_REGIONS = 16 * 2**20, 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A world's bytes on its device, and the sessions that fit."""
+
+    configuration: str
+    dtype: str  # of the transformer
+    transformer_bytes: int
+    codec_bytes: int  # its weights
+    session_bytes: int  # what a start reserves: the five that follow
+    window_bytes: int  # keys and values of the whole window
+    text_bytes: int  # keys and values of the prompt
+    condition_bytes: int  # latents of the picture
+    codec_memory_bytes: int
+    history_bytes: int  # latents of the window, for a switch of the prompt
+    conditioner_chunk_bytes: int  # scale and shift of all layers
+    conditioner_held_bytes: int  # the part of it that the budget lets a chunk hold
+    activation_bytes: int  # the peak of a pass and of a decode beside it; an estimate
+    picture_cache_bytes: int
+    session_budget_bytes: int
+    budget_sessions: int  # that the configured budget admits
+    shm_bytes: int  # of host memory: /dev/shm, four starts at once with the largest pictures
+    memory_bytes: int | None = None  # of the device
+    reserve_bytes: int = DEFAULT_RESERVE_BYTES  # for the runtime itself: context, kernels, compiled code, slack
+    free_bytes: int | None = None  # for sessions; below 0 the world itself does not fit
+    sessions: int | None = None  # that fit
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What is taken before the first session comes."""
+        return (
+            self.transformer_bytes
+            + self.codec_bytes
+            + self.conditioner_held_bytes
+            + self.activation_bytes
+            + self.picture_cache_bytes
+            + self.reserve_bytes
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, ready for JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "fixed_bytes": self.fixed_bytes}
+
+
+def plan_world(
+    configuration: str, world: WorldSizes, memory_bytes: int | None = None, reserve_bytes: int = DEFAULT_RESERVE_BYTES
+) -> Plan:
+    """Count a world's bytes.
+
+    Args:
+        configuration: what to call it.
+        memory_bytes: of the device; None leaves open how many sessions fit.
+        reserve_bytes: of it, for what is not counted here.
+    """
+    parts = _session_parts(world)
+    session = sum(parts.values())
+    chunk = _conditioner_bytes(world, world.num_layers)
+    plan = Plan(
+        configuration=configuration,
+        dtype=world.served_dtype,
+        transformer_bytes=transformer_bytes(world),
+        codec_bytes=codec_bytes(world),
+        session_bytes=session,
+        **parts,
+        conditioner_chunk_bytes=chunk,
+        conditioner_held_bytes=_held_conditioner_bytes(world),
+        activation_bytes=activation_bytes(world),
+        picture_cache_bytes=world.picture_cache_bytes,
+        session_budget_bytes=world.session_budget_bytes,
+        budget_sessions=world.session_budget_bytes // session,
+        shm_bytes=shm_bytes(world),
+        memory_bytes=memory_bytes,
+        reserve_bytes=reserve_bytes,
+    )
+    if memory_bytes is None:
+        return plan
+    free = memory_bytes - plan.fixed_bytes
+    return replace(plan, free_bytes=free, sessions=max(0, free // session))
+
+
+def transformer_bytes(world: WorldSizes) -> int:
+    """Bytes of the transformer's parameters; time embedding and modulations stay float32 whatever the dtype."""
+    dim = world.dim
+    square = dim * dim + dim
+    block = 12 * square + 4 * dim + 2 * dim + 2 * dim * world.ffn_dim + world.ffn_dim + dim
+    patch = (2 * world.latent_channels + _MASK_CHANNELS) * PATCH**2 * dim + dim
+    camera = _RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2 * dim + dim + 2 * square
+    text = world.text_dim * dim + dim + square
+    head = (dim + 1) * world.latent_channels * PATCH**2
+    narrow = world.num_layers * block + patch + camera + text + head
+    time = world.freq_dim * dim + dim + square + 6 * square
+    wide = time + (6 * world.num_layers + 2) * dim
+    return narrow * world.item_bytes + wide * _FLOAT32
+
+
+def codec_bytes(world: WorldSizes) -> int:
+    """Bytes of the codec's parameters and of its latents' mean and deviation; float32 everywhere."""
+    widths, into = world.encoder_widths, world.decoder_widths
+    encoder = _conv(12, widths[0]) + _conv(widths[-1], world.latent_channels)
+    encoder += sum(2 * width * width for width in widths[:-1])
+    encoder += sum(_conv(one, other) for one, other in itertools.pairwise(widths))
+    decoder = _conv(world.latent_channels, into[0]) + _conv(into[-1], 12)
+    decoder += sum(2 * width * width for width in into[:-1])
+    decoder += sum(9 * one * other for one, other in itertools.pairwise(into))
+    blocks = [*zip(widths, world.encoder_blocks, strict=True), *zip(into, world.decoder_blocks, strict=True)]
+    memory_blocks = sum(count * (_conv(2 * width, width) + _conv(width, width)) for width, count in blocks)
+    return (encoder + decoder + memory_blocks + 2 * world.latent_channels) * _FLOAT32
+
+
+def session_bytes(world: WorldSizes) -> int:
+    """Bytes that the server reserves for a session when it starts."""
+    return sum(_session_parts(world).values())
+
+
+def activation_bytes(world: WorldSizes) -> int:
+    """The peak of one pass through the transformer, and of the larger of decode and encode beside it; an estimate.
+
+    Counted by hand from the code, eager, one chunk: in a block the residual, what is modulated from it in float32,
+    queries, keys and values, and both sides of the GELU; in the codec's widest stage a frame's map six times and a
+    half. Attention's own workspace (none of note in its fused kernels) and the step cache are left out.
+    """
+    narrow, dim = world.item_bytes, world.dim
+    block = 2 * world.ffn_dim * narrow + 6 * dim * narrow + 4 * dim * _FLOAT32
+    camera = 2 * _RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2 * narrow
+    decoded, encoded = TIME_STRIDE * world.chunk_latent_frames, TIME_STRIDE * world.condition_latent_frames
+    quarter = world.height_px * world.width_px // 4 * _FLOAT32  # a channel at half the picture's height and width
+    decode = 13 * decoded * world.decoder_widths[-1] * quarter // 2
+    encode = 13 * encoded * world.encoder_widths[0] * quarter // 2 + 4 * encoded * 3 * 4 * quarter
+    return world.chunk_tokens * max(block, camera) + max(decode, encode)
+
+
+def shm_bytes(world: WorldSizes, num_starts: int = 4) -> int:
+    """Shared memory of the host for so many starts at once with the largest pictures, each in both models' regions."""
+    return _NUM_REGIONS * (_REGION_BYTES + num_starts * 3 * world.max_picture_pixels)
+
+
+def _session_parts(world: WorldSizes) -> dict[str, int]:
+    """The summands of a session's bytes, by their names in `Plan`."""
+    token = 2 * world.num_layers * world.dim * world.item_bytes  # keys and values of all layers
+    window = world.window_latent_frames * world.tokens_per_frame + _SPARE_TOKENS
+    # Past chunks: where the window does not end with a chunk, one more at either end.
+    size, behind_sink = world.chunk_latent_frames, world.window_latent_frames - world.sink_latent_frames
+    past = size * (-(-world.sink_latent_frames // size) - (-behind_sink // size))
+    condition = (_MASK_CHANNELS + world.latent_channels) * world.cells * world.condition_latent_frames
+    scales = (1, 2, 4)
+    stages = zip(world.decoder_widths, world.decoder_blocks, scales, strict=True)
+    memory = sum(width * count * scale * scale * world.cells for width, count, scale in stages)
+    return {
+        "window_bytes": token * window,
+        "text_bytes": token * world.text_len,
+        "condition_bytes": condition * world.item_bytes,
+        "codec_memory_bytes": memory * _FLOAT32,
+        "history_bytes": past * world.latent_channels * world.cells * _FLOAT32,
+    }
+
+
+def _conditioner_bytes(world: WorldSizes, num_layers: int) -> int:
+    return 2 * num_layers * world.chunk_tokens * world.dim * world.item_bytes
+
+
+def _held_conditioner_bytes(world: WorldSizes) -> int:
+    """Of whole layers, as many as the budget holds."""
+    if not world.conditioner_reuse:
+        return 0
+    layer = _conditioner_bytes(world, 1)
+    return layer * min(world.num_layers, world.conditioner_budget_bytes // layer)
+
+
+def _conv(channels_in: int, channels_out: int) -> int:
+    """Parameters of a 3x3 convolution with bias."""
+    return (9 * channels_in + 1) * channels_out
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Read a size such as 80GiB, 141GB, 24G (binary) or 1073741824.
+
+    Raises:
+        InvalidInputError: it is no such size.
+    """
+    number, unit = text.strip(), ""
+    while number and not number[-1].isdigit():
+        number, unit = number[:-1], number[-1] + unit
+    unit = unit.strip().lower()
+    prefix, ending = unit[:1], unit[1:]
+    try:
+        if prefix in ("", "b") and not ending:
+            scale = 1
+        elif ending in ("", "ib"):
+            scale = 1024 ** _PREFIXES[prefix]
+        elif ending == "b":
+            scale = 1000 ** _PREFIXES[prefix]
+        else:
+            raise KeyError(unit)
+        size = float(number) * scale
+    except (KeyError, ValueError):
+        raise InvalidInputError(f"{name}: wanted a size such as 80GiB or 141GB, got {text!r}") from None
+    return int(size)
+
+
+def tell_bytes(num_bytes: int) -> str:
+    """A size for people: 1.2 GiB."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{num_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
