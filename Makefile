@@ -13,10 +13,11 @@ PYTHON ?= python3 python3.12 python3.11
 TORCH_SPEC ?= torch==2.13.0
 PYTRITON_SPEC ?= nvidia-pytriton==0.7.0
 PIP_ARGS ?=
-# Arguments for the server and for pytest, and the benchmarks to run.
+# Arguments for the server, for pytest and for the benchmarks, and which benchmarks to run: all.
 SERVE_ARGS ?=
 TEST_ARGS ?=
-BENCH ?= $(shell grep -l __main__ perf/*.py)
+PERF_ARGS ?=
+BENCH ?=
 
 # The demo. Files of poses and intrinsics are read as LingBot-World ships them, one pose a video frame and intrinsics
 # of an 832x480 picture; POSE_RATE and INTRINSICS_SIZE say otherwise. POSES may also be walk, pan, orbit or stand.
@@ -97,9 +98,9 @@ lint: setup ## check style and types
 	# Each version folder apart: each has a module that is called model.
 	for folder in model_repository/{preprocess/1,denoise/1,denoise/training}; do $(VENV_PYTHON) -m mypy "$$folder"; done
 
-perf: setup ## run the benchmarks, perf/*.py
-	@if [ -z '$(BENCH)' ]; then echo 'make perf: there is no perf/*.py' >&2; exit 1; fi
-	for bench in $(BENCH); do echo "== $$bench"; $(VENV_PYTHON) "$$bench"; done
+# BENCH="transport ingest" runs these alone. PERF_ARGS: see perf/run.py --help.
+perf: setup ## run the benchmarks and write perf/results/MACHINE/report.md: a quarter of an hour on 2 quiet cores
+	@$(VENV_PYTHON) perf/run.py $(if $(BENCH),--only $(BENCH)) $(PERF_ARGS)
 
 # MINUTES of training in all; without it, the full number of steps. TRAIN_ARGS: see train.py --help. Stop it at any time:
 # the same command goes on from there.
