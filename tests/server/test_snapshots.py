@@ -189,11 +189,16 @@ def test_damaged_and_foreign_files_are_refused_by_name_and_leave_nothing(server:
     assert settled_metrics(server.metrics)["active_sessions"] == before
 
 
-def test_a_server_with_other_weights_or_less_room_refuses(start_server: Any, saved: Any) -> None:
+def test_a_server_with_other_weights_or_less_room_refuses(server: Any, start_server: Any, saved: Any) -> None:
     other = start_server(overrides={"denoise.checkpoint": "", "denoise.weights_seed": "7"})
     assert_refused(restore(other, "robot", saved[0]), "INVALID_INPUT", "snapshot: weights")
-    small = start_server(overrides={"denoise.session_budget_bytes": "1000000"})
-    assert_refused(restore(small, "robot", saved[0]), "SESSION_LIMIT", "of 1000000 bytes")
+    name = new_id()
+    start(server, name)
+    one = settled_metrics(server.metrics)["session_bytes"]
+    end(server, name)
+    small = start_server(overrides={"denoise.session_budget_bytes": str(one)})
+    start(small, "another")
+    assert_refused(restore(small, "robot", saved[0]), "SESSION_LIMIT", f"of {one} bytes")
 
 
 def test_a_file_is_made_only_where_it_can_come_out(server: Any) -> None:

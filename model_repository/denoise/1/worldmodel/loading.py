@@ -16,6 +16,7 @@ from worldmodel.codec import StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.published import find_parts, original_name
+from worldmodel.room import check_budget, check_free, check_sessions, free_bytes, need_of
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.transformer import CausalWorldTransformer, dtype_of
 from worldmodel.world import World
@@ -40,12 +41,15 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
 
     Raises:
         CheckpointError: the files do not fit.
-        ParameterError: a device that is not there.
+        ParameterError: a device that is not there, or where the world has no room.
     """
     began = time.monotonic()
     device, dtype = choose_device(serving, instance)
     if device.type == "cuda":
         settle_cuda(device, dtype)
+    need = need_of(config, serving, dtype)
+    check_budget(need, serving)
+    check_free(need, free_bytes(device), device)
     if serving.checkpoint:
         transformer, codec = _loaded(config, version_folder / serving.checkpoint, device, dtype)
     else:
@@ -64,6 +68,8 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
         compilation,
     )
     warm_up(world)
+    if device.type == "cuda":  # a host may use its memory for other things as well, and lend it again
+        check_sessions(serving, free_bytes(device), device)
     num_parameters = sum(parameter.numel() for parameter in transformer.parameters())
     log.info(
         "%s: %.1f M transformer parameters (%s) on %s as %s in %.1f s; a session takes %.1f MiB",
