@@ -7,11 +7,13 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 import json  # noqa: E402
 import logging  # noqa: E402
+import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
+from worldmodel.drain import DrainFile  # noqa: E402
 from worldmodel.emitter import Batch  # noqa: E402
 from worldmodel.engine import Engine  # noqa: E402
 from worldmodel.errors import InvalidInputError, WorldError, internal_error  # noqa: E402
@@ -74,6 +76,7 @@ class TritonPythonModel:
             metrics.update,
             metrics.observe,
             metrics.count_error,
+            DrainFile.named_by(os.environ).is_draining,
         )
         self.max_snapshot_bytes = most_bytes(self.engine.start())
 

@@ -47,6 +47,7 @@ class Engine:
         on_change: Callable[[Stats], None],
         on_chunk: Callable[[ChunkTimes], None] = lambda _: None,
         on_error: Callable[[str], None] = lambda _: None,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare; `start` makes the world.
 
@@ -57,8 +58,11 @@ class Engine:
             on_chunk: called with the times of a chunk that is delivered.
             on_error: called with the code word of an error that answers a request. None of the three is ever called
                 at one time with another, nor on the compute thread.
+            is_draining: asked at each start of a session, from the thread that submits it; where it says so, starts
+                are refused, and the sessions that live go on.
         """
         self._make_world = make_world
+        self._is_draining = is_draining
         self._serving = serving
         self._changed = threading.Condition()  # guards the admission and the two flags
         self._admission = Admission(serving, self._answer_dropped)
@@ -98,6 +102,8 @@ class Engine:
             WorldError: it is refused; nothing has been sent, and nothing has changed.
         """
         now = time.monotonic()
+        if (request.is_start or request.session is None) and self._is_draining():
+            raise UnavailableError("session: this server is draining, it starts no new ones; start on another server")
         if request.snapshot is not None:
             check(request.snapshot, self._world)  # before the lock: it reads the weights, once
         with self._changed:
