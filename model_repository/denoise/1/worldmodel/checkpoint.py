@@ -24,7 +24,7 @@ log = logging.getLogger("worldstream")
 
 INDEX = "*.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
-MAPPED_BYTES = 1 << 30  # a file is opened anew after so much of it: what was read of it is unmapped then
+MAPPED_BYTES = 256 << 20  # a file is opened anew after so much of it: what was read of it is unmapped then
 REPORT_EVERY_S = 10.0
 
 
@@ -67,7 +67,8 @@ def load_strict(
     with torch.no_grad():
         for name, tensor in _tensors(stored, device or torch.device("cpu")):
             dtype = dtype_of(name) if dtype_of else wanted[name].dtype
-            _put(module, name, tensor.to(dtype))
+            # A copy, always: a mapped tensor changes, or ends the process, when somebody writes into the file.
+            _put(module, name, tensor.to(dtype, copy=tensor.device.type == "cpu"))
             progress.note(tensor.nbytes)
 
 
@@ -106,7 +107,7 @@ def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def _tensors(stored: dict[str, _Stored], device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    """Each wanted tensor on its device, file by file; none of them depends on a file any more."""
+    """Each wanted tensor on its device, file by file; on the CPU it is mapped, and to be copied before the next one."""
     by_file: dict[Path, list[tuple[str, _Stored]]] = {}
     for name, each in stored.items():
         by_file.setdefault(each.file, []).append((name, each))
@@ -119,8 +120,7 @@ def _tensors(stored: dict[str, _Stored], device: torch.device) -> Iterator[tuple
                     name, each = left.pop()
                     tensor = opened.get_tensor(each.key)
                     num_bytes += tensor.nbytes
-                    # A mapped tensor changes, or ends the process, when somebody writes into the file.
-                    yield name, tensor.clone() if device.type == "cpu" else tensor
+                    yield name, tensor
                     del tensor
 
 
