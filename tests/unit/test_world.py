@@ -189,6 +189,18 @@ def test_a_session_goes_on_past_the_end_of_the_published_position_table():
     assert len(run(world, session, 2)) == 21
 
 
+def test_a_session_runs_chunk_by_chunk_past_1024_latent_frames():
+    world = tiny_world(dataclasses.replace(TINY, timesteps=(1000.0,)))
+    session = world.start(picture())
+    frames = run(world, session, 345)
+    assert (session.next_latent_frame, len(frames)) == (1035, 9 + 344 * 12)
+    assert session.cache.frames == (0, 1, 2, *range(1029, 1035))
+    # Still a moving picture, no frozen or saturated one.
+    late = frames[-24:].astype(np.int16)
+    assert np.abs(np.diff(late, axis=0)).mean() > 0
+    assert late.std() > 1
+
+
 def test_numbers_that_run_over_fail_the_chunk_and_not_the_session():
     world = tiny_world()
     session = world.start(picture())
