@@ -1,11 +1,13 @@
 """The way to a server: sessions, single requests, decoding pictures, and what the server says of itself. Blocking."""
 
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from types import TracebackType
 
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from worldstream.access import make_access
 from worldstream.batch import Batch
 from worldstream.connection import Connection
 from worldstream.core import SessionCore, make_core
@@ -43,6 +45,9 @@ class WorldClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         metrics_url: str | None = None,
         reconnect_s: float = DEFAULT_RECONNECT_S,
+        tls: bool = False,
+        tls_ca: str | PathLike[str] | None = None,
+        api_key: str | None = None,
     ) -> None:
         """Prepare a connection; nothing is sent yet.
 
@@ -53,11 +58,14 @@ class WorldClient:
             reconnect_s: for so long a server that cannot be reached is tried again, with pauses that grow: by what may
                 be repeated (`info`, `preprocess`, `chunk_latent_frames`, and a stream that is to be opened). A request
                 for frames is never repeated. 0 tries once.
+            tls: whether the server speaks TLS, with a certificate by one of the authorities that gRPC comes with.
+            tls_ca: a file of certificates (PEM) to trust in place of those; implies `tls`.
+            api_key: what the server wants to see, where it was started with a key.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
-        self._connection = Connection(Endpoint(url, timeout_s, reconnect_s))
+        self._connection = Connection(Endpoint(url, timeout_s, reconnect_s, make_access(tls, tls_ca, api_key)))
         self._metrics_url = metrics_url
 
     def session(

@@ -22,7 +22,12 @@ class Connection:
         self.endpoint = endpoint
         self.has_answered = False  # since the last time that it broke
         self._is_closed = False
-        self._channel = grpc.insecure_channel(endpoint.url, options=endpoint.channel_options)
+        credentials, options = endpoint.access.credentials, endpoint.channel_options
+        self._channel = (
+            grpc.insecure_channel(endpoint.url, options)
+            if credentials is None
+            else grpc.secure_channel(endpoint.url, credentials, options)
+        )
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def call(self, rpc: str, request: Any) -> Any:
@@ -43,7 +48,8 @@ class Connection:
     def call_once(self, rpc: str, request: Any, **options: Any) -> Any:
         """The same in one attempt; `options` are gRPC's own for a call."""
         try:
-            response = getattr(self.stub, rpc)(request, **{"timeout": self.endpoint.timeout_s, **options})
+            defaults = {"timeout": self.endpoint.timeout_s, "metadata": self.endpoint.access.metadata}
+            response = getattr(self.stub, rpc)(request, **{**defaults, **options})
         except grpc.RpcError as error:
             self.has_answered = False
             raise self.endpoint.error_from_rpc(error) from None

@@ -1,12 +1,13 @@
 """Where a server is and how long to wait for it; how gRPC's failures are told. Pure, the same for both kinds of I/O."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
 from worldstream import backoff
+from worldstream.access import API_KEY_HEADER, Access
 from worldstream.errors import (
     CancelledError,
     ConnectionLostError,
@@ -30,6 +31,9 @@ _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_l
 _RECONNECT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
 # What gRPC says where nothing listens, nothing has that name, or something listens that does not speak it.
+_NO_TRUST = "CERTIFICATE_VERIFY_FAILED"
+_NO_TLS = "WRONG_VERSION_NUMBER"
+_WANTS_TLS = "Socket closed"
 _NO_SERVER = ("failed to connect to all addresses", "DNS resolution failed", "Trying to connect an http1.x server")
 
 
@@ -40,6 +44,7 @@ class Endpoint:
     url: str  # HOST:PORT, or another gRPC target such as dns:///host:port
     timeout_s: float  # the longest silence between two responses of a stream, and the longest single call
     reconnect_s: float  # for so long a server that cannot be reached is tried again
+    access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
         """Check the values; raises InvalidInputError if one of them cannot be right."""
@@ -80,17 +85,26 @@ def is_worth_repeating(error: WorldStreamError) -> bool:
 def error_from_status(status: grpc.StatusCode, details: str, url: str) -> WorldStreamError:
     """The exception that a status and its text stand for, when the server is at `url`."""
     named = error_from_message(details)
+    if API_KEY_HEADER in details:
+        return InvalidInputError(f"INVALID_INPUT: api_key: the server at {url} wants one, and not what came")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ResponseTimeoutError(f"UNAVAILABLE: no response in time ({details})")
     # A connection's own text may hold such a word too ("last error: INTERNAL: ..."); no model failed then.
     is_own_text = isinstance(named, (TritonError, InternalError, CancelledError))
     if status is grpc.StatusCode.UNAVAILABLE and any(words in details for words in _NO_SERVER):
-        return UnavailableError(
-            f"UNAVAILABLE: no server at {url}; start one with `make serve`; "
-            "wanted HOST:PORT of its gRPC endpoint, without http://"
-        )
+        return UnavailableError(f"UNAVAILABLE: {_why_no_server(details, url)}")
     if status is grpc.StatusCode.UNAVAILABLE and is_own_text:
         return ConnectionLostError(f"UNAVAILABLE: {details}")
     if status is grpc.StatusCode.CANCELLED and isinstance(named, TritonError):
         return CancelledError(f"CANCELLED: {details}")
     return named
+
+
+def _why_no_server(details: str, url: str) -> str:
+    if _NO_TRUST in details:
+        return f"the server at {url} is not trusted: its certificate is none of tls_ca's, or for another name"
+    if _NO_TLS in details:
+        return f"the server at {url} speaks without TLS"
+    if _WANTS_TLS in details:
+        return f"the server at {url} closed the connection at once, as one does that wants TLS: tls or tls_ca"
+    return f"no server at {url}; start one with `make serve`; wanted HOST:PORT of its gRPC endpoint, without http://"

@@ -38,7 +38,8 @@ class Stream:
         self._is_cancelled = threading.Event()
         self._has_ended = threading.Event()
         try:
-            self._call = connection.stub.ModelStreamInfer(iter(self._outbox.get, None), metadata=tuple(metadata))
+            everything = (*metadata, *connection.endpoint.access.metadata)
+            self._call = connection.stub.ModelStreamInfer(iter(self._outbox.get, None), metadata=everything)
         except ValueError as error:  # grpc's word for a closed channel
             raise UnavailableError(CLOSED) from error
         self._reader = threading.Thread(target=self._read, name="worldstream-reader", daemon=True)

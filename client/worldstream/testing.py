@@ -58,6 +58,7 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     cancelled: threading.Event = field(default_factory=threading.Event)
     sessions: dict[Any, _World] = field(default_factory=dict)
     url: str = ""
+    credentials: Any = None  # gRPC's own, for TLS
 
     def __enter__(self) -> "FakeServer":
         self.start()
@@ -71,7 +72,13 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         unlimited = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
         self._server = grpc.server(ThreadPoolExecutor(8), options=unlimited)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        self.url = f"127.0.0.1:{self._server.add_insecure_port(self.url or '127.0.0.1:0')}"
+        place = self.url or "127.0.0.1:0"
+        port = (
+            self._server.add_insecure_port(place)
+            if self.credentials is None
+            else self._server.add_secure_port(place, self.credentials)
+        )
+        self.url = f"127.0.0.1:{port}"
         self._server.start()
 
     def stop(self) -> None:

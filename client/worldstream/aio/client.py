@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from os import PathLike
 from types import TracebackType
 
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from worldstream.access import make_access
 from worldstream.aio.connection import AsyncConnection
 from worldstream.aio.replies import AsyncReplies
 from worldstream.aio.session import AsyncSession
@@ -44,13 +46,16 @@ class AsyncWorldClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         metrics_url: str | None = None,
         reconnect_s: float = DEFAULT_RECONNECT_S,
+        tls: bool = False,
+        tls_ca: str | PathLike[str] | None = None,
+        api_key: str | None = None,
     ) -> None:
         """Prepare a connection; nothing is sent yet, and no event loop need run. Arguments as of `WorldClient`.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
-        self._connection = AsyncConnection(Endpoint(url, timeout_s, reconnect_s))
+        self._connection = AsyncConnection(Endpoint(url, timeout_s, reconnect_s, make_access(tls, tls_ca, api_key)))
         self._metrics_url = metrics_url
 
     def session(

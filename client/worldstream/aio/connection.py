@@ -35,7 +35,16 @@ class AsyncConnection:
         if self._is_closed:
             raise UnavailableError(CLOSED)
         if self._stub is None:  # a channel belongs to the loop that runs when it is made
-            self._channel = grpc.aio.insecure_channel(self.endpoint.url, options=self.endpoint.channel_options)
+            url, credentials, options = (
+                self.endpoint.url,
+                self.endpoint.access.credentials,
+                self.endpoint.channel_options,
+            )
+            self._channel = (
+                grpc.aio.insecure_channel(url, options)
+                if credentials is None
+                else grpc.aio.secure_channel(url, credentials, options)
+            )
             self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         return self._stub
 
@@ -57,7 +66,8 @@ class AsyncConnection:
     async def call_once(self, rpc: str, request: Any, **options: Any) -> Any:
         """The same in one attempt; `options` are gRPC's own for a call."""
         try:
-            response = await getattr(self.stub, rpc)(request, **{"timeout": self.endpoint.timeout_s, **options})
+            defaults = {"timeout": self.endpoint.timeout_s, "metadata": self.endpoint.access.metadata}
+            response = await getattr(self.stub, rpc)(request, **{**defaults, **options})
         except grpc.RpcError as error:
             self.has_answered = False
             raise self.endpoint.error_from_rpc(error) from None

@@ -32,7 +32,8 @@ class AsyncStream:
         self._loop = asyncio.get_running_loop()
         self._broken_by: WorldStreamError | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
-        self._call = connection.stub.ModelStreamInfer(metadata=tuple(metadata))
+        everything = (*metadata, *connection.endpoint.access.metadata)
+        self._call = connection.stub.ModelStreamInfer(metadata=everything)
 
     @property
     def is_cancelled(self) -> bool:
