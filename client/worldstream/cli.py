@@ -5,6 +5,8 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -18,7 +20,7 @@ from worldstream import __version__
 from worldstream.bench import command as bench_command
 from worldstream.chunks import num_frames
 from worldstream.client import WorldClient
-from worldstream.endpoint import DEFAULT_URL
+from worldstream.endpoint import DEFAULT_RECONNECT_S, DEFAULT_URL
 from worldstream.errors import InvalidInputError, WorldStreamError
 from worldstream.film import Film, stream_film, write_contact_sheet
 from worldstream.info import ServerInfo, metric_lines
@@ -151,9 +153,46 @@ _Version: TypeAlias = Annotated[
 ]
 
 
+_Tls: TypeAlias = Annotated[bool, typer.Option("--tls", help="Speak TLS.", envvar="WORLDSTREAM_TLS")]
+_TlsCa: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Certificates (PEM) that vouch for the server; implies --tls.", envvar="WORLDSTREAM_TLS_CA"),
+]
+_ApiKeyFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="A file of the key that the server wants.", envvar="WORLDSTREAM_API_KEY_FILE")
+]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How every command gets to its server."""
+
+    tls: bool
+    tls_ca: Path | None
+    api_key_file: Path | None
+
+
+# Of the command that runs: typer's own way to its context differs between releases.
+_way: ContextVar[_Way] = ContextVar("_way")
+
+
 @app.callback()
-def main(version: _Version = False) -> None:
+def main(
+    version: _Version = False,
+    tls: _Tls = False,
+    tls_ca: _TlsCa = None,
+    api_key_file: _ApiKeyFile = None,
+) -> None:
     """Stream a camera-steered world from a picture."""
+    _way.set(_Way(tls, tls_ca, api_key_file))
+
+
+def _connect(
+    url: str, timeout_s: float, metrics_url: str | None = None, reconnect_s: float = DEFAULT_RECONNECT_S
+) -> WorldClient:
+    way = _way.get()
+    key = None if way.api_key_file is None else way.api_key_file.read_text(encoding="utf-8").strip()
+    return WorldClient(url, timeout_s, metrics_url, reconnect_s, way.tls, way.tls_ca, key)
 
 
 @app.command()
@@ -180,7 +219,7 @@ def generate(
     timeout: _Timeout = 60.0,
 ) -> None:
     """Make a film: move a camera through the world behind a picture."""
-    with _stoppable(), _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+    with _stoppable(), _one_line_errors(), _connect(url, timeout) as client:
         _check_mp4(output)
         encoded = read_picture(picture)
         length = client.chunk_latent_frames()
@@ -234,7 +273,7 @@ def play(
     from worldstream.play.run import choose_show
     from worldstream.play.run import play as play_session
 
-    with _stoppable(), _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+    with _stoppable(), _one_line_errors(), _connect(url, timeout) as client:
         is_shown = choose_show(show, output is not None, keys is not None)
         if output is not None:
             _check_mp4(output)
@@ -260,7 +299,7 @@ def snapshot(
     timeout: _Timeout = 60.0,
 ) -> None:
     """Save a live session to a file; it goes on."""
-    with _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+    with _one_line_errors(), _connect(url, timeout) as client:
         live = client.session(None, session_id=_session_id(session, number))
         content = live.snapshot()
         live.close()
@@ -277,7 +316,7 @@ def restore(
     timeout: _Timeout = 60.0,
 ) -> None:
     """Go on with a saved session, on any server with the same model; prints its id."""
-    with _one_line_errors(), WorldClient(url, timeout_s=timeout) as client:
+    with _one_line_errors(), _connect(url, timeout) as client:
         name = None if session_id is None else _session_id(session_id, number)
         session = client.session(None, session_id=name, snapshot=file.read_bytes())
         session.restore()
@@ -291,7 +330,7 @@ def info(
 ) -> None:
     """Show a server's state, models and metrics."""
     # How it is now: whoever looks does not wait for a server to come.
-    with _one_line_errors(), WorldClient(url, timeout, metrics_url, reconnect_s=0) as client:
+    with _one_line_errors(), _connect(url, timeout, metrics_url, reconnect_s=0) as client:
         state = client.info()
     if as_json:
         typer.echo(json.dumps(state.to_dict()))
