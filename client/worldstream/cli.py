@@ -5,8 +5,6 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -29,6 +27,7 @@ from worldstream.plan import plan_film
 from worldstream.sizing import command as sizing_command
 from worldstream.snapshot import write_whole
 from worldstream.steering import MADE_PATH_CHUNKS, choose_steering, intrinsics_rows, parse_scale, parse_size
+from worldstream.way import Way, way_of_command
 
 P = ParamSpec("P")
 app = typer.Typer(
@@ -163,19 +162,6 @@ _ApiKeyFile: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How every command gets to its server."""
-
-    tls: bool
-    tls_ca: Path | None
-    api_key_file: Path | None
-
-
-# Of the command that runs: typer's own way to its context differs between releases.
-_way: ContextVar[_Way] = ContextVar("_way")
-
-
 @app.callback()
 def main(
     version: _Version = False,
@@ -184,15 +170,14 @@ def main(
     api_key_file: _ApiKeyFile = None,
 ) -> None:
     """Stream a camera-steered world from a picture."""
-    _way.set(_Way(tls, tls_ca, api_key_file))
+    way_of_command.set(Way(tls, tls_ca, api_key_file))
 
 
 def _connect(
     url: str, timeout_s: float, metrics_url: str | None = None, reconnect_s: float = DEFAULT_RECONNECT_S
 ) -> WorldClient:
-    way = _way.get()
-    key = None if way.api_key_file is None else way.api_key_file.read_text(encoding="utf-8").strip()
-    return WorldClient(url, timeout_s, metrics_url, reconnect_s, way.tls, way.tls_ca, key)
+    way = way_of_command.get()
+    return WorldClient(url, timeout_s, metrics_url, reconnect_s, way.tls, way.tls_ca, way.api_key())
 
 
 @app.command()

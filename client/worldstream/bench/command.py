@@ -16,6 +16,7 @@ from worldstream.bench.tables import NOTE, table_of
 from worldstream.endpoint import DEFAULT_URL
 from worldstream.picture import read_picture
 from worldstream.snapshot import write_whole
+from worldstream.way import way_of_command
 
 _STDOUT = Path("-")
 
@@ -132,10 +133,13 @@ def _name(num_sessions: int) -> str:
 def _run(
     plans: dict[str, Plan], num_rounds: int, url: str, metrics_url: str | None, timeout_s: float
 ) -> dict[str, Figures]:
-    from worldstream.bench.run import measure  # loads gRPC's asyncio, which no other command needs
+    # Both load gRPC's asyncio, which no other command needs.
+    from worldstream.aio import AsyncWorldClient
+    from worldstream.bench.run import measure
 
-    console = Console(stderr=True)
-    rounds = measure(url, plans, num_rounds, metrics_url, timeout_s, say=console.print)
+    way, console = way_of_command.get(), Console(stderr=True)
+    client = AsyncWorldClient(url, timeout_s, tls=way.tls, tls_ca=way.tls_ca, api_key=way.api_key())
+    rounds = measure(client, plans, num_rounds, metrics_url, say=console.print)
     figures = {name: figures_of(rounds[name], plan) for name, plan in plans.items()}
     console.print(table_of(figures))
     console.print(NOTE)

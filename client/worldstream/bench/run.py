@@ -15,7 +15,6 @@ from worldstream.bench.cancelling import cancel_to_idle
 from worldstream.bench.plan import Plan
 from worldstream.bench.records import Cancel, Round
 from worldstream.bench.walker import Walker
-from worldstream.endpoint import DEFAULT_TIMEOUT_S
 from worldstream.picture import Picture
 
 # Before anything counts: the first connection and the first chunk of this client are nobody's measure.
@@ -23,39 +22,36 @@ _TRIAL = Plan(num_chunks=1, num_warm_chunks=0, num_actions=1, num_cancels=0)
 
 
 def measure(
-    url: str,
+    client: AsyncWorldClient,
     plans: Mapping[str, Plan],
     num_rounds: int = 1,
     metrics_url: str | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[Round]]:
     """Run all plans in turn, `num_rounds` times, every other round from the other end.
 
     Args:
-        url: HOST:PORT of the server's gRPC endpoint.
+        client: a new one; it is closed at the end.
         plans: arms by name.
         num_rounds: 1 or more.
         metrics_url: the server's metrics page; without it cancels are left out.
-        timeout_s: the longest silence between two responses.
         say: told what is about to be done, a line at a time.
 
     Raises:
         WorldStreamError: if the server cannot be reached, or refuses what is asked for.
     """
-    return asyncio.run(_measure(url, plans, num_rounds, metrics_url, timeout_s, say))
+    return asyncio.run(_measure(client, plans, num_rounds, metrics_url, say))
 
 
 async def _measure(
-    url: str,
+    client: AsyncWorldClient,
     plans: Mapping[str, Plan],
     num_rounds: int,
     metrics_url: str | None,
-    timeout_s: float,
     say: Callable[[str], None],
 ) -> dict[str, list[Round]]:
     rounds: dict[str, list[Round]] = {name: [] for name in plans}
-    async with AsyncWorldClient(url, timeout_s) as client:
+    async with client:
         await _run(client, _TRIAL, None)
         for number in range(num_rounds):
             for name in list(plans)[:: -1 if number % 2 else 1]:

@@ -1,0 +1,22 @@
+"""How the commands get to their server: the options before a subcommand, for whichever client it makes."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Way:
+    """TLS and a key, as the command line names them."""
+
+    tls: bool = False
+    tls_ca: Path | None = None
+    api_key_file: Path | None = None
+
+    def api_key(self) -> str | None:
+        """The key that the file holds; raises OSError if it cannot be read."""
+        return None if self.api_key_file is None else self.api_key_file.read_text(encoding="utf-8").strip()
+
+
+# Of the command that runs: typer's own way to its context differs between releases.
+way_of_command: ContextVar[Way] = ContextVar("way_of_command")
