@@ -40,7 +40,7 @@ def run(server, name, folder):
 def test_every_way_to_call_it_has_a_snippet():
     over_http = {"curl", "curl_frames", "curl_session", "curl_preprocess", "curl_binary"}
     in_python = {"python", "python_async", "triton", "conventions", "shared_memory", "snapshot"}
-    assert set(snippets()) == over_http | in_python | {"cli", "play"}
+    assert set(snippets()) == over_http | in_python | {"cli", "play", "bench"}
 
 
 def test_curl_streams_events(server, tmp_path):
@@ -115,6 +115,12 @@ def test_the_command_line_writes_a_film_and_tells_of_the_server(server, tmp_path
     assert "33 frames" in out
     assert "worldstream_chunks_total" in out
     assert (tmp_path / "orbit.mp4").stat().st_size > 10_000
+
+
+def test_the_bench_writes_its_figures(server, tmp_path):
+    assert run(server, "bench", tmp_path) == ""
+    arms = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["arms"]
+    assert [(name, arm["counts"]["cancels"]) for name, arm in arms.items()] == [("1 session", 1), ("2 sessions", 1)]
 
 
 def test_poses_of_blender_are_sent(server, tmp_path):
