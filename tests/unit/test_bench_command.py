@@ -84,7 +84,9 @@ def test_figures_are_written_to_a_file(server, tmp_path):
     result = bench(server, "--json", str(file))
 
     assert (result.exit_code, result.stdout) == (0, "")
-    overhead = json.loads(file.read_text(encoding="utf-8"))["arms"]["1 session"]["overhead"]
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert (document["asked"]["num_sessions"], document["asked"]["num_chunks"]) == ([1, 2], 4)
+    overhead = document["arms"]["1 session"]["overhead"]
     # The small server's timings: 2, 3 and 4 of 14 ms are computing.
     assert (overhead["ms"]["p50"], overhead["share"]["median"]) == (5, pytest.approx(5 / 14, abs=1e-4))
 

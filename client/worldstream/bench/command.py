@@ -1,7 +1,7 @@
 """The subcommand `worldstream bench`: options, progress and table on stderr, JSON where it is asked for."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -110,7 +110,8 @@ def bench(
     plans = {_name(count): replace(plan, num_sessions=count) for count in counts}
     figures = _run(plans, rounds, url, metrics_url, timeout)
     if json_file is not None:
-        _write(json_file, {"bench": "worldstream", "percentiles": METHOD, "arms": figures})
+        asked = asdict(replace(plan, picture=None)) | {"num_sessions": counts, "num_rounds": rounds}
+        _write(json_file, {"bench": "worldstream", "percentiles": METHOD, "asked": asked, "arms": figures})
 
 
 def quickened(plan: Plan) -> Plan:
