@@ -112,8 +112,7 @@ def draw_cadence(results: Results, path: Path) -> None:
         axes.bar_label(bars, fmt="%.0f", fontsize="x-small")
     axes.set_xticks(places + 0.27, [name.replace(", ", "\n") for name in arms], fontsize="small")
     axes.set_ylabel("ms from chunk to chunk of a session")
-    axes.set_yscale("log")
-    axes.margins(y=0.15)
+    axes.margins(y=0.1)
     axes.legend(fontsize="small")
     save(figure, path)
 

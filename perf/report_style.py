@@ -15,20 +15,20 @@ COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text; columns of numbers are flush right."""
+    """Cells are text; the first column names the rows, and columns of numbers are flush right."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def __str__(self) -> str:
-        rule = ["---:" if _are_numbers(column) else "---" for column in zip(*self.rows, strict=True)]
-        rule = rule or ["---"] * len(self.header)
+        columns = list(zip(*self.rows, strict=True))[1:] or [()] * (len(self.header) - 1)
+        rule = ["---", *("---:" if _are_numbers(column) else "---" for column in columns)]
         return "\n".join([f"{self.title}\n", *map(_line, (self.header, rule, *self.rows))])
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
-    return all(cell[:1].isdigit() or cell[:1] in ("", "-") for cell in cells) and any(cells)
+    return any(cells) and all(cell.lstrip("~-")[:1].isdigit() or not cell for cell in cells)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -52,18 +52,18 @@ class Benchmark:
 
 # Together under 15 minutes. Each script's own default measures longer.
 BENCHMARKS = (
-    Benchmark("chunk_profile", "--seconds 8", 0.9, "embedded, lingbot_world_mini", is_in_readme=True),
-    Benchmark("snapshot", "--rounds 5 --engine-rounds 3", 0.4, "embedded", is_in_readme=True),
+    Benchmark("chunk_profile", "--seconds 6", 0.8, "embedded, lingbot_world_mini", is_in_readme=True),
+    Benchmark("snapshot", "--rounds 5 --engine-rounds 3", 0.3, "embedded", is_in_readme=True),
     Benchmark("ingest", "--rounds 5", 0.8, "none (preprocess)", is_in_readme=True),
     Benchmark("transport", "--rounds 5", 0.7, "none (replayed frames of 832x480)", is_in_readme=True),
-    Benchmark("cadence", "--rounds 2", 2.0, "embedded"),
-    Benchmark("analyzer", "", 3.0, "embedded"),
+    Benchmark("cadence", "--rounds 2 --sessions 1,4,8", 2.6, "embedded"),
+    Benchmark("analyzer", "--only 'preprocess-*-360x640' 'denoise-*' 'world-*'", 2.6, "embedded"),
     Benchmark("step_cache", "--walks 1", 1.6, "embedded", is_in_readme=True),
-    Benchmark("conditioner", "--rounds 3 --served-windows 18", 1.5, "lingbot_world_mini", is_in_readme=True),
+    Benchmark("conditioner", "--rounds 3 --served-windows 18", 1.4, "lingbot_world_mini", is_in_readme=True),
     Benchmark(
         "first_request",
         "--starts 5 --other-starts 1 --served-starts 2",
-        4.0,
+        3.9,
         "embedded, 4 layers, window 9; served: embedded",
         is_in_readme=True,
     ),
