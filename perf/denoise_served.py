@@ -76,9 +76,15 @@ def running_denoise(parameters: Mapping[str, object]) -> Iterator[Served]:
 
 
 @contextlib.contextmanager
-def running_server(repository: Path, overrides: Mapping[str, object]) -> Iterator[Served]:
-    """A server of its own for any repository; `overrides` are {"MODEL.KEY": VALUE} of model parameters."""
+def running_server(repository: Path, overrides: Mapping[str, object], config_name: str = "") -> Iterator[Served]:
+    """A server of its own for any repository.
+
+    Args:
+        overrides: {"MODEL.KEY": VALUE} of model parameters.
+        config_name: of the models' configurations, MODEL/configs/NAME.pbtxt; "" for config.pbtxt.
+    """
     command = [sys.executable, str(ROOT / "serve.py"), "--json", "--model-repository", str(repository)]
+    command += ["--model-config-name", config_name]
     for name, value in overrides.items():
         command += ["--set", f"{name}={value}"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
