@@ -40,7 +40,7 @@ def run(server, name, folder):
 def test_every_way_to_call_it_has_a_snippet():
     over_http = {"curl", "curl_frames", "curl_session", "curl_preprocess", "curl_binary"}
     in_python = {"python", "python_async", "triton", "conventions", "shared_memory", "snapshot"}
-    assert set(snippets()) == over_http | in_python | {"cli", "play", "bench"}
+    assert set(snippets()) == over_http | in_python | {"cli", "play", "bench", "perf_analyzer"}
 
 
 def test_curl_streams_events(server, tmp_path):
@@ -129,3 +129,13 @@ def test_poses_of_blender_are_sent(server, tmp_path):
 
 def test_a_plain_triton_client_is_enough(server, tmp_path):
     assert run(server, "triton", tmp_path).startswith("(9, 96, 160, 3) [0 1 2 3 4 5 6 7 8]")
+
+
+def test_perf_analyzer_loads_the_world(server, tmp_path):
+    fetch = [sys.executable, str(ROOT / "perf" / "fetch_perf_analyzer.py")]
+    fetched = subprocess.run(fetch, capture_output=True, text=True, timeout=240, check=False)
+    if fetched.returncode != 0:
+        pytest.skip(f"no perf_analyzer can be had here: {fetched.stderr}")
+    out = run(server, "perf_analyzer", tmp_path)
+    assert "Request count: 4" in out
+    assert "Response Throughput: " in out
