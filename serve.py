@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Run the real tritonserver, from the nvidia-pytriton wheel, on a machine without Docker.
+"""Run the real tritonserver: from the nvidia-pytriton wheel on a machine without Docker, or a container's own.
 
-Knows where the wheel keeps the server, what the server needs around it, when it is truly ready (a canary request
-has come back through every model), when it is dead and has to be started again (where that is wanted), and how to
-leave nothing behind. Knows nothing of what the models compute.
+Knows where the server is kept, what it needs around it, who may ask what of it, when it is truly ready (a canary
+request has come back through every model), when it is dead and has to be started again (where that is wanted), and
+how to leave nothing behind. Knows nothing of what the models compute.
 Imports only the standard library until the server runs, so that it can explain what is missing.
 """
 
@@ -22,9 +22,11 @@ import queue
 import random
 import re
 import resource
+import secrets
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import sysconfig
@@ -40,6 +42,7 @@ from types import FrameType
 from typing import IO, Any, NoReturn
 
 HOST = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 USUAL_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SUPPORTED_PYTHONS = ("3.11", "3.12")
@@ -55,6 +58,13 @@ LONGEST_BACKOFF_S = 60.0
 HEALTHY_S = 60.0  # a server that was ready for this long has not failed at once
 LOG_TAIL_LINES = 40
 STACK_BYTES = 256 << 20  # an HTTP JSON body from about 4 MB overruns the usual 8 MiB and kills the server
+# What of Triton's interface changes the server, or reaches into its memory; and what serves.
+CHANGING_APIS = ("model-repository", "trace", "logging")
+MEMORY_API = "shared-memory"
+SERVING_APIS = ("inference", "metadata", "model-config", "statistics")
+API_KEY_HEADER = "x-api-key"  # over gRPC with triton-grpc-protocol- before it
+CLOSED_HEADER = "x-closed"  # what a refusal names where no key helps
+API_KEY = re.compile(r"[A-Za-z0-9._~-]{16,256}")
 SHM_BYTES = 16 << 20  # a model's shared memory region at first: some frames, so that it need not grow while serving
 # A 16 x 16 picture of one colour.
 CANARY_PNG = base64.b64decode(
@@ -179,14 +189,45 @@ def link_backend(site_packages: Path, workdir: Path) -> None:
         (workdir / "lib" / library.name).symlink_to(library)
 
 
-def server_environment(site_packages: Path, workdir: Path) -> dict[str, str]:
+@dataclass(frozen=True)
+class Triton:
+    """A server on this machine."""
+
+    binary: Path
+    backends: Path
+    libraries: tuple[Path, ...]  # folders that the dynamic linker has to be told of
+
+
+def find_triton(folder: Path | None, workdir: Path) -> Triton:
+    """The server installed in a folder, as a container has it in /opt/tritonserver; None: the wheel's.
+
+    Raises:
+        ServeError: with what is missing.
+    """
+    if folder is None:
+        site_packages = find_wheel()
+        link_backend(site_packages, workdir)
+        binary = site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+        return Triton(binary, workdir / "backends", (workdir / "lib", site_packages / "nvidia_pytriton.libs"))
+    stub = Path("backends", "python", "triton_python_backend_stub")
+    for name in (Path("bin", "tritonserver"), stub.with_name(BACKEND_LIBRARY), stub):
+        if not (folder / name).is_file():
+            raise ServeError(f"--server: {folder} has no {name}")
+    return Triton(folder / "bin" / "tritonserver", folder / "backends", (folder / "lib",))
+
+
+def known_flags(triton: Triton) -> frozenset[str]:
+    """The flags that this release has, by its own help."""
+    command = [str(triton.binary), "--help"]
+    told = subprocess.run(command, env=server_environment(triton), capture_output=True, text=True, check=False)
+    return frozenset(re.findall(r"--[a-z][a-z-]+", told.stdout + told.stderr))
+
+
+def server_environment(triton: Triton) -> dict[str, str]:
     """The environment in which the server finds its libraries and the stub finds this virtual environment."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONHOME"}
     # The embedded interpreter takes the first python3 on PATH for itself, and with it that one's packages.
-    folders = {
-        "PATH": [Path(sys.prefix) / "bin"],
-        "LD_LIBRARY_PATH": [workdir / "lib", site_packages / "nvidia_pytriton.libs"],
-    }
+    folders = {"PATH": [Path(sys.prefix) / "bin"], "LD_LIBRARY_PATH": triton.libraries}
     for key, first in folders.items():
         env[key] = os.pathsep.join([*map(str, first), *filter(None, [env.get(key)])])
     return env
@@ -245,18 +286,18 @@ def linked_repository(repository: Path, settings: list[str], config_name: str, w
     return copy
 
 
-def can_bind(port: int) -> bool:
-    """Whether nothing listens on this port of HOST; one whose last connections are still closing counts as free."""
+def can_bind(port: int, address: str) -> bool:
+    """Whether nothing listens on this port there; one whose last connections are still closing counts as free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((address, port))
         except OSError:
             return False
     return True
 
 
-def choose_ports(given: Mapping[str, int | None], is_free_wanted: bool) -> dict[str, int]:
+def choose_ports(given: Mapping[str, int | None], is_free_wanted: bool, address: str = HOST) -> dict[str, int]:
     """A port for each service: the one given, else a free one where wanted, else the usual one."""
     ports: dict[str, int] = {}
     # Below the range that the kernel hands to outgoing connections: none of these takes our port before we do.
@@ -264,34 +305,112 @@ def choose_ports(given: Mapping[str, int | None], is_free_wanted: bool) -> dict[
     for service, usual in USUAL_PORTS.items():
         port = given[service]
         if port is None and is_free_wanted:
-            port = next(port for port in candidates if can_bind(port))
+            port = next(port for port in candidates if can_bind(port, address))
         port = usual if port is None else port
-        if port in ports.values() or not can_bind(port):
+        if port in ports.values() or not can_bind(port, address):
             # Free ports replace only those that nobody has named.
             free = "" if given[service] is not None else " or --free-ports (make serve SERVE_ARGS=--free-ports)"
             raise ServeError(
-                f"port {port} ({service}) on {HOST} is in use: stop what listens there, "
+                f"port {port} ({service}) on {address} is in use: stop what listens there, "
                 f"or pass another --{service}-port{free}"
             )
         ports[service] = port
     return ports
 
 
+@dataclass(frozen=True)
+class Access:
+    """What a client needs to be let in."""
+
+    api_key: str | None = None
+    certificate: Path | None = None  # the server's; None: without TLS
+    name: str = ""  # one that the certificate is for
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        """What goes with each call over gRPC."""
+        return None if self.api_key is None else {f"triton-grpc-protocol-{API_KEY_HEADER}": self.api_key}
+
+    @property
+    def channel(self) -> dict[str, Any]:
+        """tritonclient's arguments for a connection from this machine."""
+        if self.certificate is None:
+            return {"channel_args": GRPC_OPTIONS}
+        name = ("grpc.ssl_target_name_override", self.name)
+        return {"channel_args": [*GRPC_OPTIONS, name], "ssl": True, "root_certificates": str(self.certificate)}
+
+
+def read_access(options: argparse.Namespace) -> Access:
+    """What the options say of key and certificate, checked before a server is started.
+
+    Raises:
+        ServeError: with what is wrong with them.
+    """
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise ServeError("--tls-cert, --tls-key: wanted both or neither")
+    if options.tls_cert is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.tls_cert, options.tls_key)
+        except OSError as error:  # ssl.SSLError is one
+            raise ServeError(f"--tls-cert, --tls-key: not a certificate and its key in PEM ({error})") from error
+    return Access(read_api_key(options.api_key_file), options.tls_cert, options.tls_name)
+
+
+def read_api_key(path: Path | None) -> str | None:
+    """The key that a file holds; None where no file is named."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServeError(f"--api-key-file: cannot be read ({type(error).__name__})") from error
+    if API_KEY.fullmatch(key) is None:
+        raise ServeError("--api-key-file: wanted one line of 16 to 256 letters, digits and ._~-")
+    return key
+
+
+def restrictions(is_memory_open: bool, api_key: str | None) -> list[str]:
+    """Flags that close what changes the server to all, and what serves to those without the key."""
+    closed, keyed = [*CHANGING_APIS], [*SERVING_APIS]
+    (keyed if is_memory_open else closed).append(MEMORY_API)
+    # Nobody hears of this value. The flags are the only way to say it, so whoever may list our processes can see it.
+    groups = [f"{','.join(closed)}:{CLOSED_HEADER}={secrets.token_hex(16)}"]
+    if api_key is not None:
+        groups.append(f"{','.join(keyed)}:{API_KEY_HEADER}={api_key}")
+    return [f"{flag}={group}" for flag in ("--http-restricted-api", "--grpc-restricted-protocol") for group in groups]
+
+
+def safety(options: argparse.Namespace, access: Access, flags: frozenset[str]) -> list[str]:
+    """Flags that keep the server's inside from its clients, as far as this release knows them."""
+    wanted = {"--model-control-mode": "none", "--allow-sagemaker": "false", "--allow-vertex-ai": "false"}
+    if options.client_shared_memory:  # a newer release keeps it off by itself
+        wanted["--allow-client-shm"] = "true"
+    command = [f"{flag}={value}" for flag, value in wanted.items() if flag in flags]
+    command += restrictions(options.client_shared_memory, access.api_key)
+    if access.certificate is not None:
+        command += [
+            "--grpc-use-ssl=true",
+            f"--grpc-server-cert={access.certificate.resolve()}",
+            f"--grpc-server-key={options.tls_key.resolve()}",
+        ]
+    return command
+
+
 def server_command(
-    options: argparse.Namespace, binary: Path, repository: Path, workdir: Path, ports: dict[str, int]
+    options: argparse.Namespace, triton: Triton, repository: Path, workdir: Path, ports: dict[str, int]
 ) -> list[str]:
     """The server's command line. Its shared memory is named after workdir, so that we can tell ours."""
     command = [
-        str(binary),
+        str(triton.binary),
         f"--model-repository={repository}",
-        f"--backend-directory={workdir / 'backends'}",
+        f"--backend-directory={triton.backends}",
         "--disable-auto-complete-config",
         f"--exit-timeout-secs={options.exit_timeout_s}",
         f"--backend-config=python,shm-region-prefix-name={workdir.name}",
         f"--backend-config=python,shm-default-byte-size={SHM_BYTES}",
     ]
     for service, port in ports.items():
-        command += [f"--{service}-address={HOST}", f"--{service}-port={port}"]
+        command += [f"--{service}-address={options.address}", f"--{service}-port={port}"]
     if options.model_config_name:
         command.append(f"--model-config-name={options.model_config_name}")
     if options.log_verbose:
@@ -490,6 +609,7 @@ class Server:
         self.is_again = is_again
         self.ports: dict[str, int] = {}
         self.addresses: dict[str, str] = {}
+        self.access = read_access(options)
         self.workdir = make_workdir()
         self.models: set[str] = set()  # those that have a process of their own
         self.canaries: list[Canary] = []
@@ -532,21 +652,21 @@ class Server:
         say("stopped")
 
     def _start(self) -> None:
-        self.ports = choose_ports(self.wanted_ports, self.options.free_ports or self.options.json)
-        self.addresses = {service: f"{HOST}:{port}" for service, port in self.ports.items()}
-        site_packages = find_wheel()
+        options = self.options
+        self.ports = choose_ports(self.wanted_ports, options.free_ports or options.json, options.address)
+        self.addresses = reachable(options.address, self.ports)
+        triton = find_triton(options.server, self.workdir)
         repository = self.options.model_repository.resolve()
         if not repository.is_dir():
             raise ServeError(f"--model-repository: no folder {self.options.model_repository}")
-        link_backend(site_packages, self.workdir)
         name = self.options.model_config_name
         repository = linked_repository(repository, self.options.set, name, self.workdir)
         self.models = {path.name for path in repository.iterdir() if (path / "1" / "model.py").is_file()}
-        self.canaries = [canary for canary in CANARIES if (repository / canary.model).is_dir()]
-        binary = site_packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+        self.canaries = canaries_of(repository)
+        command = server_command(options, triton, repository, self.workdir, self.ports)
         self.process = subprocess.Popen(
-            server_command(self.options, binary, repository, self.workdir, self.ports),
-            env=server_environment(site_packages, self.workdir),
+            command + safety(options, self.access, known_flags(triton)),
+            env=server_environment(triton),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -603,7 +723,7 @@ class Server:
         deadline = time.monotonic() + self.options.start_timeout_s
         self._wait_until_loaded(deadline)
         for canary in self.canaries:
-            run_canary(self.addresses["grpc"], canary, lambda: self._check_start(deadline))
+            run_canary(self.addresses["grpc"], self.access, canary, lambda: self._check_start(deadline))
         self.ready_since = time.monotonic()
 
     def _wait_until_loaded(self, deadline: float) -> None:
@@ -675,7 +795,12 @@ FULL = "SESSION_LIMIT:"
 BUSY = ("BUSY:", "Exceeds maximum queue size")
 
 
-def run_canary(grpc_address: str, canary: Canary, keep_waiting: Callable[[], None]) -> None:
+def canaries_of(repository: Path) -> list[Canary]:
+    """Those whose models are there."""
+    return [canary for canary in CANARIES if (repository / canary.model).is_dir()]
+
+
+def run_canary(grpc_address: str, access: Access, canary: Canary, keep_waiting: Callable[[], None]) -> None:
     """Send a canary until it is answered.
 
     Only a request finds out: a model whose process has died still counts as ready.
@@ -689,10 +814,10 @@ def run_canary(grpc_address: str, canary: Canary, keep_waiting: Callable[[], Non
     from tritonclient.grpc import InferenceServerClient, InferenceServerException
 
     is_answered = False
-    with InferenceServerClient(grpc_address, channel_args=GRPC_OPTIONS) as client:
+    with InferenceServerClient(grpc_address, **access.channel) as client:
         while not is_answered:
             try:
-                ask(client, canary, keep_waiting)
+                ask(client, access, canary, keep_waiting)
                 is_answered = True
             except InferenceServerException as error:
                 is_answered = FULL in str(error)
@@ -706,10 +831,11 @@ def run_canary(grpc_address: str, canary: Canary, keep_waiting: Callable[[], Non
                 keep_waiting()
 
 
-def ask(client: Any, canary: Canary, keep_waiting: Callable[[], None]) -> None:
+def ask(client: Any, access: Access, canary: Canary, keep_waiting: Callable[[], None]) -> None:
     """Send a canary once, as a session of its own, and take its responses up to the final one."""
     stream = responses(
         client,
+        access,
         keep_waiting,
         model_name=canary.model,
         inputs=[input_tensor(*each) for each in canary.inputs],
@@ -738,10 +864,10 @@ def input_tensor(name: str, datatype: str, value: Any) -> Any:
     return tensor
 
 
-def responses(client: Any, keep_waiting: Callable[[], None], **request: Any) -> Iterator[Any]:
+def responses(client: Any, access: Access, keep_waiting: Callable[[], None], **request: Any) -> Iterator[Any]:
     """The responses to one streamed request, up to the one with the final flag."""
     arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-    client.start_stream(callback=lambda result, error: arrived.put((result, error)))
+    client.start_stream(callback=lambda result, error: arrived.put((result, error)), headers=access.headers)
     client.async_stream_infer(enable_empty_final_response=True, **request)
     is_final = False
     while not is_final:
@@ -759,7 +885,7 @@ def responses(client: Any, keep_waiting: Callable[[], None], **request: Any) -> 
 class CanaryWatch:
     """Asks a model again and again whether it lives. While it answers others that is known, and it is left alone."""
 
-    def __init__(self, server: Server, canary: Canary) -> None:
+    def __init__(self, server: Server | Running, canary: Canary) -> None:
         self._server = server
         self._canary = canary
         self._every_s = float(server.options.canary_every_s)
@@ -780,7 +906,7 @@ class CanaryWatch:
             return
         if not self._has_answered():
             self._deadline = time.monotonic() + self._timeout_s
-            run_canary(self._server.addresses["grpc"], self._canary, self._keep_waiting)
+            run_canary(self._server.addresses["grpc"], self._server.access, self._canary, self._keep_waiting)
             self._answers = None
         self._due = time.monotonic() + self._every_s
 
@@ -796,6 +922,36 @@ class CanaryWatch:
         before = self._answers
         self._answers = read_metrics(self._server.addresses["metrics"], self._canary.proof) or before
         return before is not None and self._answers != before
+
+
+class Running:
+    """A server that another process has started, on the ports that the options name."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        ports = {service: getattr(options, f"{service}_port") or usual for service, usual in USUAL_PORTS.items()}
+        self.addresses = reachable(options.address, ports)
+        self.access = read_access(options)
+
+    def check(self) -> None:
+        """Of its processes nothing is known."""
+
+
+def reachable(address: str, ports: Mapping[str, int]) -> dict[str, str]:
+    """Where clients on this machine find the services of a server that listens there."""
+    return {service: f"{HOST if address == EVERYWHERE else address}:{port}" for service, port in ports.items()}
+
+
+def probe(options: argparse.Namespace) -> int:
+    """Ask each model of a running server that has a canary; 0 if each one has answered it, or others meanwhile.
+
+    Raises:
+        ServeError: one has not.
+    """
+    running = Running(options)
+    for canary in canaries_of(options.model_repository):
+        CanaryWatch(running, canary).check()
+    return 0
 
 
 def read_metrics(address: str, beginning: str) -> list[str]:
@@ -850,10 +1006,71 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="write the server's log there; --run alone shows it on failure only",
     )
     add("--check-python", action="store_true", help="only say whether this Python can serve")
+    add_safety_options(parser)
     options = parser.parse_args(arguments)
+    if options.address != HOST and options.server is None and not options.probe:
+        parser.error(f"--address: the wheel's old server stays on {HOST}; name a current one with --server")
+    if options.probe:
+        options.canary_every_s = 0.0  # ask at once
     if options.run is not None and (options.restart or options.canary_every_s > 0):
         parser.error("--run goes with neither --restart nor --canary-every-s: the server ends with the command")
     return options
+
+
+def add_safety_options(parser: argparse.ArgumentParser) -> None:
+    """Those of another server than the wheel's, and of who may ask what of it; a container names them by variables."""
+    add = parser.add_argument
+    add(
+        "--server",
+        type=Path,
+        default=path_of("WORLDSTREAM_SERVER"),
+        metavar="DIR",
+        help="an installed Triton, such as /opt/tritonserver, in place of the wheel's; or $WORLDSTREAM_SERVER",
+    )
+    add(
+        "--address",
+        default=os.environ.get("WORLDSTREAM_ADDRESS", HOST),
+        metavar="IP",
+        help=f"listen there, not on {HOST}; only with --server; or $WORLDSTREAM_ADDRESS",
+    )
+    add("--probe", action="store_true", help="start nothing: ask the server that listens there whether it lives")
+    add(
+        "--client-shared-memory",
+        action="store_true",
+        help="let clients hand over pictures in shared memory; clients that you trust",
+    )
+    add(
+        "--api-key-file",
+        type=Path,
+        default=path_of("WORLDSTREAM_API_KEY_FILE"),
+        metavar="FILE",
+        help=f"serve only those who send the key in it, as {API_KEY_HEADER}; or $WORLDSTREAM_API_KEY_FILE",
+    )
+    add(
+        "--tls-cert",
+        type=Path,
+        default=path_of("WORLDSTREAM_TLS_CERT"),
+        metavar="FILE",
+        help="gRPC over TLS (HTTP stays plain) with this certificate (PEM); or $WORLDSTREAM_TLS_CERT",
+    )
+    add(
+        "--tls-key",
+        type=Path,
+        default=path_of("WORLDSTREAM_TLS_KEY"),
+        metavar="FILE",
+        help="the certificate's private key (PEM); or $WORLDSTREAM_TLS_KEY",
+    )
+    add(
+        "--tls-name",
+        default=os.environ.get("WORLDSTREAM_TLS_NAME", "localhost"),
+        metavar="NAME",
+        help="one that the certificate is for, for the canary; default localhost; or $WORLDSTREAM_TLS_NAME",
+    )
+
+
+def path_of(variable: str) -> Path | None:
+    """What a variable of the environment names; None where it is absent or empty."""
+    return Path(os.environ[variable]) if os.environ.get(variable) else None
 
 
 def run_command(server: Server, command: str) -> int:
@@ -954,7 +1171,7 @@ def main() -> int:
     if options.check_python:
         return check_python()
     try:
-        return serve(options)
+        return probe(options) if options.probe else serve(options)
     except ServeError as error:
         say(str(error))
         return 1

@@ -101,7 +101,8 @@ def running_server(
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The real repository on the real server, shared by all tests that leave it as they found it."""
-    with running_server(tmp_path_factory.mktemp("server") / "server.log") as running:
+    log_path = tmp_path_factory.mktemp("server") / "server.log"
+    with running_server(log_path, arguments=("--client-shared-memory",)) as running:
         yield running
 
 
