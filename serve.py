@@ -57,6 +57,8 @@ DEAD_MODEL_GRACE_S = 5.0  # how long the server may take to notice that a model'
 LONGEST_BACKOFF_S = 60.0
 HEALTHY_S = 60.0  # a server that was ready for this long has not failed at once
 LOG_TAIL_LINES = 40
+DRAIN_VARIABLE = "WORLDSTREAM_DRAIN_FILE"  # names the file whose presence makes denoise refuse new sessions
+SESSIONS = "worldstream_active_sessions{"  # how the lines of the metrics page begin that count them
 STACK_BYTES = 256 << 20  # an HTTP JSON body from about 4 MB overruns the usual 8 MiB and kills the server
 # What of Triton's interface changes the server, or reaches into its memory; and what serves.
 CHANGING_APIS = ("model-repository", "trace", "logging")
@@ -103,6 +105,10 @@ class StopSignals:
             yield
         finally:
             self._is_raising = False
+
+    def forget(self) -> None:
+        """Let the next signal count as the first one."""
+        self._came = None
 
     def _take(self, signum: int, _: FrameType | None) -> None:
         self._came = signum
@@ -611,6 +617,7 @@ class Server:
         self.addresses: dict[str, str] = {}
         self.access = read_access(options)
         self.workdir = make_workdir()
+        self.drain_file = self.workdir / "drain"
         self.models: set[str] = set()  # those that have a process of their own
         self.canaries: list[Canary] = []
         self.own_env_folders: set[Path] = set()
@@ -666,7 +673,7 @@ class Server:
         command = server_command(options, triton, repository, self.workdir, self.ports)
         self.process = subprocess.Popen(
             command + safety(options, self.access, known_flags(triton)),
-            env=server_environment(triton),
+            env={**server_environment(triton), DRAIN_VARIABLE: str(self.drain_file)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -998,6 +1005,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     add("--start-timeout-s", type=float, default=900.0, metavar="S", help="longest start, canary included")
     add("--exit-timeout-s", type=int, default=5, metavar="S", help="how long a stop waits for running requests")
+    add(
+        "--drain-s",
+        type=float,
+        default=os.environ.get("WORLDSTREAM_DRAIN_S") or "0",  # text, so that argparse checks it
+        metavar="S",
+        help="on SIGTERM begin no new session, and give those that live so long to end; or $WORLDSTREAM_DRAIN_S",
+    )
     add("--log-verbose", type=int, default=0, metavar="N", help="the server's own verbosity")
     add(
         "--log-file",
@@ -1136,6 +1150,57 @@ def hold(server: Server) -> int:
         return status
 
 
+def drain(server: Server, signals: StopSignals) -> None:
+    """Let no new session begin, and wait until those that live have ended, or for --drain-s; or for another signal.
+
+    Raises:
+        Stop: another signal came.
+    """
+    drain_s = server.options.drain_s
+    server.drain_file.touch()
+    say(f"draining: no new sessions; those that live have {drain_s:.0f} s; another signal ends them")
+    signals.forget()
+    with signals.raising():
+        try:
+            say(drained(server, time.monotonic() + drain_s))
+        except ServeError as error:  # its sessions are gone with it
+            say(f"drained: {error}")
+
+
+def drained(server: Server, deadline: float) -> str:
+    """Wait until no session is left, or until the deadline; what has come of it, in words."""
+    num_empty, left = 0, None
+    # Twice: one that was let in just before the file was there is counted a moment later.
+    while num_empty < 2:
+        if time.monotonic() > deadline:
+            return f"drained: the time is up; sessions left: {'unknown' if left is None else left}"
+        time.sleep(0.5)
+        server.check()
+        left = count_sessions(server.addresses["metrics"])
+        num_empty = num_empty + 1 if left == 0 else 0
+    return "drained: no session is left"
+
+
+def count_sessions(metrics_address: str) -> int | None:
+    """How many sessions live, by the metrics page; None where it cannot be had."""
+    page = read_page(f"http://{metrics_address}/metrics")
+    if page is None:
+        return None
+    return sum(int(float(line.rpartition(" ")[2])) for line in page.splitlines() if line.startswith(SESSIONS))
+
+
+def hold_and_drain(server: Server, signals: StopSignals) -> int:
+    """As `hold`; where a drain is wanted, SIGTERM begins one before it raises Stop."""
+    try:
+        with signals.raising():
+            return hold(server)
+    except Stop as stop:
+        is_wanted = server.options.drain_s > 0 and server.options.run is None
+        if stop.signum == signal.SIGTERM and is_wanted and server.ready_since is not None:
+            drain(server, signals)
+        raise
+
+
 def serve(options: argparse.Namespace) -> int:
     """Serve until a signal raises Stop, or until --run's command has ended; its exit status.
 
@@ -1149,8 +1214,8 @@ def serve(options: argparse.Namespace) -> int:
     while True:
         server = Server(options, ports, is_again=was_ready)
         try:
-            with server, signals.raising():
-                return hold(server)
+            with server:
+                return hold_and_drain(server, signals)
         except ServeError as error:
             was_ready = was_ready or server.ready_s > 0
             # What has never run is not a matter of another try.
