@@ -35,6 +35,8 @@ _NO_TRUST = "CERTIFICATE_VERIFY_FAILED"
 _NO_TLS = "WRONG_VERSION_NUMBER"
 _WANTS_TLS = "Socket closed"
 _NO_SERVER = ("failed to connect to all addresses", "DNS resolution failed", "Trying to connect an http1.x server")
+# What gRPC says where a proxy gives a stream up because the server behind it has gone.
+_RESET = "RST_STREAM"
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ def error_from_status(status: grpc.StatusCode, details: str, url: str) -> WorldS
     if status is grpc.StatusCode.UNAVAILABLE and any(words in details for words in _NO_SERVER):
         return UnavailableError(f"UNAVAILABLE: {_why_no_server(details, url)}")
     if status is grpc.StatusCode.UNAVAILABLE and is_own_text:
+        return ConnectionLostError(f"UNAVAILABLE: {details}")
+    if _RESET in details and isinstance(named, TritonError):
         return ConnectionLostError(f"UNAVAILABLE: {details}")
     if status is grpc.StatusCode.CANCELLED and isinstance(named, TritonError):
         return CancelledError(f"CANCELLED: {details}")

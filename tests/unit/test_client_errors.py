@@ -91,6 +91,13 @@ def test_what_triton_says_without_a_code_word_has_its_exception_too(message, kin
     [
         (grpc.StatusCode.UNAVAILABLE, "last error: INTERNAL: connection reset", ConnectionLostError),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", ConnectionLostError),
+        # nginx, when the server behind it is killed.
+        (
+            grpc.StatusCode.UNKNOWN,
+            "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))",
+            ConnectionLostError,
+        ),
+        (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2", ConnectionLostError),
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: ...", UnavailableError),
         (grpc.StatusCode.UNAVAILABLE, "BUSY: preprocess: 8 wait", BusyError),
         (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", BusyError),
