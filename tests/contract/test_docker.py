@@ -270,6 +270,24 @@ def test_the_launcher_takes_its_secrets_from_where_compose_puts_them(variable, m
     assert str(option).startswith("/run/secrets/")
 
 
+def test_the_page_names_only_variables_that_something_reads():
+    readers = [ROOT / "serve.py", *DOCKER.glob("**/*.yaml"), DOCKER / "entrypoint.sh", DOCKER / "Dockerfile"]
+    read = "\n".join(path.read_text(encoding="utf-8") for path in readers)
+    named = set(re.findall(r"WORLDSTREAM_[A-Z_]+", (DOCKER / "README.md").read_text(encoding="utf-8")))
+    assert named
+    assert {name for name in named if name not in read} == set()
+
+
+def test_the_page_tells_how_to_make_secrets_that_the_launcher_takes(tmp_path, monkeypatch):
+    page = (DOCKER / "README.md").read_text(encoding="utf-8")
+    (snippet,) = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "openssl" in block]
+    commands = re.sub(r"^(mkdir|sudo) .*\n", "", snippet, flags=re.MULTILINE)
+    subprocess.run(["bash", "-euc", commands], cwd=tmp_path, check=True, capture_output=True)
+    files = ["--tls-cert=tls.crt", "--tls-key=tls.key", "--api-key-file=api_key"]
+    monkeypatch.chdir(tmp_path)
+    assert len(serve.read_access(serve.parse_arguments(files)).api_key) == 64
+
+
 def test_grafana_finds_its_source_and_dashboard():
     grafana = compose()["services"]["grafana"]
     mounts = dict(each.split(":")[:2][::-1] for each in grafana["volumes"] if each.startswith("./"))
