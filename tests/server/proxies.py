@@ -1,0 +1,92 @@
+"""nginx in front of real servers, with the configuration that docker/scale ships; only addresses are changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import serve
+
+SCALE = Path(__file__).parents[2] / "docker" / "scale"
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+START_S = 10.0
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """Where it listens, and what it was told."""
+
+    grpc: str
+    http: str
+    pid: int
+    upstreams: Path
+
+    def mark_down(self, address: str) -> None:
+        """Send nothing new to this server (its gRPC address), as docker/README.md says; open streams stay."""
+        text = self.upstreams.read_text(encoding="utf-8")
+        self.upstreams.write_text(replace_once(text, f"server {address} ", f"server {address} down "), encoding="utf-8")
+        os.kill(self.pid, signal.SIGHUP)
+
+
+def replace_once(text: str, before: str, after: str) -> str:
+    """Replace what must be there exactly once."""
+    assert text.count(before) == 1, f"{before!r} is there {text.count(before)} times"
+    return text.replace(before, after)
+
+
+def configure(folder: Path, servers: Sequence[tuple[str, str]], ports: dict[str, int]) -> Path:
+    """The shipped files in a folder, for these servers (gRPC and HTTP address) and these loopback ports."""
+    shutil.copytree(SCALE, folder)
+    upstreams = (folder / "upstreams.conf").read_text(encoding="utf-8")
+    for name, (grpc, http) in zip(("worldstream-a", "worldstream-b"), servers, strict=True):
+        upstreams = replace_once(upstreams, f"{name}:8001", grpc)
+        upstreams = replace_once(upstreams, f"{name}:8000", http)
+    (folder / "upstreams.conf").write_text(upstreams, encoding="utf-8")
+    routes = (folder / "routes.conf").read_text(encoding="utf-8")
+    routes = replace_once(routes, "listen 8001 http2;", f"listen 127.0.0.1:{ports['grpc']} http2;")
+    routes = replace_once(routes, "listen 8000;", f"listen 127.0.0.1:{ports['http']};")
+    (folder / "routes.conf").write_text(routes, encoding="utf-8")
+    return folder / "nginx.conf"
+
+
+@contextlib.contextmanager
+def running_proxy(folder: Path, servers: Sequence[tuple[str, str]]) -> Iterator[Proxy]:
+    """nginx before these servers, gone at the end."""
+    assert NGINX is not None
+    ports = serve.choose_ports({"http": None, "grpc": None, "metrics": None}, is_free_wanted=True)
+    config = configure(folder / "conf", servers, ports)
+    # Workers of a server that root starts become another user, who may not write here.
+    directives = "daemon off;" + (" user root;" if os.getuid() == 0 else "")
+    log = folder / "nginx.log"
+    with log.open("wb") as target:
+        process = subprocess.Popen(
+            [NGINX, "-e", "stderr", "-p", str(folder), "-c", str(config), "-g", directives],
+            stdin=subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
+            preexec_fn=lambda: serve.die_with_parent(signal.SIGTERM),
+        )
+    try:
+        _wait_until_it_listens(process, ports["grpc"], log)
+        addresses = (f"127.0.0.1:{ports[service]}" for service in ("grpc", "http"))
+        yield Proxy(*addresses, pid=process.pid, upstreams=config.with_name("upstreams.conf"))
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise RuntimeError("nginx did not start:\n" + log.read_text(errors="replace")[-2000:])
