@@ -39,6 +39,16 @@ def checked_intrinsics(values: npt.ArrayLike) -> Float32:
     return array
 
 
+def checked_embeds(values: npt.ArrayLike) -> Float32:
+    """As float32 [n, d]."""
+    array = _floats("prompt_embeds", values)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise InvalidInputError(f"prompt_embeds: wanted [n, d], a row a token, got {list(array.shape)}")
+    if not np.isfinite(array).all():
+        raise InvalidInputError("prompt_embeds: wanted finite numbers, got some that are not")
+    return array
+
+
 def _floats(name: str, values: npt.ArrayLike) -> Float32:
     try:
         return np.asarray(values, dtype=np.float32)

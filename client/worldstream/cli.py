@@ -18,6 +18,9 @@ from worldstream import __version__
 from worldstream.bench import command as bench_command
 from worldstream.chunks import num_frames
 from worldstream.client import WorldClient
+from worldstream.embed import MAX_TOKENS
+from worldstream.embed import embed as vectors_of
+from worldstream.embeds import check_suffix, read_embeds, write_embeds
 from worldstream.endpoint import DEFAULT_RECONNECT_S, DEFAULT_URL
 from worldstream.errors import InvalidInputError, WorldStreamError
 from worldstream.film import Film, stream_film, write_contact_sheet
@@ -100,6 +103,9 @@ _Size: TypeAlias = Annotated[
     typer.Option(help="Width and height of the frames, such as 160x96, if the server serves them."),
 ]
 _Prompt: TypeAlias = Annotated[str | None, typer.Option(help="Words for the world.")]
+_PromptEmbeds: TypeAlias = Annotated[
+    Path | None, typer.Option(help="The prompt's token vectors, a file that `embed` wrote, in place of words.")
+]
 _Seed: TypeAlias = Annotated[int | None, typer.Option(help="Equal inputs with equal seeds give equal frames.")]
 _Steps: TypeAlias = Annotated[int | None, typer.Option(help="Denoising steps.")]
 _Chunks: TypeAlias = Annotated[
@@ -200,6 +206,7 @@ def generate(
     chunks_per_request: _ChunksPerRequest = 2,
     fps: _Fps = 16,
     contact_sheet: _ContactSheet = None,
+    prompt_embeds: _PromptEmbeds = None,
     url: _Url = DEFAULT_URL,
     timeout: _Timeout = 60.0,
 ) -> None:
@@ -217,6 +224,7 @@ def generate(
             fit=None if fit is None else fit.value,
             num_steps=steps,
             size=None if size is None else parse_size("--size", size)[::-1],
+            prompt_embeds=None if prompt_embeds is None else read_embeds(prompt_embeds),
         )
         if steering.note:
             typer.echo(f"note: {steering.note}", err=True)
@@ -307,6 +315,22 @@ def restore(
         session.restore()
         session.close()
     typer.echo(session.session_id)
+
+
+@app.command()
+def embed(
+    text: Annotated[str, typer.Argument(help="The prompt.")],
+    checkpoint: Annotated[Path, typer.Option(help="A folder with the folders text_encoder and tokenizer.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .npy or .safetensors file to write.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="The served model's text_len.")] = MAX_TOKENS,
+    device: Annotated[str, typer.Option(help="Where to compute: torch's name of it.")] = "cpu",
+) -> None:
+    """Turn a prompt into its token vectors, for servers without a text encoder; needs torch and transformers."""
+    with _stoppable(), _one_line_errors():
+        check_suffix(output)
+        vectors = vectors_of(text, checkpoint, max_tokens, device)
+        write_embeds(output, vectors)
+        typer.echo(f"{output}: {vectors.shape[0]} tokens of {vectors.shape[1]} numbers")
 
 
 @app.command()

@@ -83,6 +83,7 @@ class WorldClient:
         frame_encoding: FrameEncoding | None = None,
         frame_quality: int | None = None,
         fps: float | None = None,
+        prompt_embeds: npt.ArrayLike | None = None,
     ) -> Session:
         """Prepare a session; its first `generate` starts it on the server. Each of its requests can be cancelled.
 
@@ -106,12 +107,13 @@ class WorldClient:
             fps: 1 to 1000; no chunk begins before the last one has been watched at this rate, so that the world never
                 runs ahead of who steers it. A chunk must take less than `timeout_s` to watch. Default: as fast as it
                 goes.
+            prompt_embeds: [n, d], the token vectors of a prompt, in its place, for servers without a text encoder.
 
         Raises:
             InvalidInputError: if an argument cannot be right.
         """
         core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
-        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality, fps)
+        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality, fps, prompt_embeds)
         return Session(self._connection, core, defaults)
 
     def generate(
@@ -129,13 +131,24 @@ class WorldClient:
         event_id: int | None = None,
         size: tuple[int, int] | None = None,
         fps: float | None = None,
+        prompt_embeds: npt.ArrayLike | None = None,
     ) -> Iterator[Batch]:
         """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`.
 
         An encoded picture goes through `world`, where Triton carries no cancel: whoever stops reading gets no more
         frames, but the server still makes all of them. Use a session for what may have to be stopped.
         """
-        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, fps=fps)
+        controls = make_controls(
+            cam_to_world,
+            actions,
+            num_chunks,
+            intrinsics,
+            prompt,
+            num_steps,
+            event_id,
+            fps=fps,
+            prompt_embeds=prompt_embeds,
+        )
         core = SessionCore(None, make_opening(picture, seed, translation_scale, fit, size))
         session = Session(self._connection, core, Controls())
         return _until_done(session, session.ask(controls))

@@ -19,6 +19,7 @@ from worldstream.checks import (
     Float32,
     Parameters,
     checked_actions,
+    checked_embeds,
     checked_flag,
     checked_fps,
     checked_integer,
@@ -86,6 +87,7 @@ class Controls:
     fps: float | None = None
     receipt: bool = False
     parameters: Parameters = ()  # more of the request's
+    prompt_embeds: Float32 | None = None  # [n, d], in place of a prompt
 
 
 # What whoever steers may answer with: actions, or controls as they are.
@@ -138,6 +140,7 @@ def make_controls(
     fps: float | None = None,
     receipt: bool = False,
     parameters: Mapping[str, bool | int | float | str] | None = None,
+    prompt_embeds: npt.ArrayLike | None = None,
 ) -> Controls:
     """Check and convert what a request asks for.
 
@@ -151,17 +154,20 @@ def make_controls(
         event_id: 0 or more; comes back in every batch that this request steers.
         frame_encoding: how frames travel: "raw", "png", "jpeg" or "webp".
         frame_quality: 1 to 100, of jpeg and webp.
-        recache: whether `prompt` holds for what the session remembers, too.
+        recache: whether the prompt holds for what the session remembers, too.
         parameters: more request parameters of `denoise`, such as {"step_cache": "dynamic"}.
         fps: 1 to 1000; no chunk begins before the last one has been watched at this rate.
         receipt: whether the server answers at once, before any frame.
+        prompt_embeds: [n, d], the token vectors of a prompt, in its place.
 
     Raises:
-        InvalidInputError: if a shape or value cannot be right, or both poses and actions are given.
+        InvalidInputError: if a shape or value cannot be right, or two are given of which a request takes one.
     """
     if cam_to_world is not None and actions is not None:
         raise InvalidInputError("cam_to_world, actions: a request takes one of them, both came")
-    if recache and prompt is None:
+    if prompt is not None and prompt_embeds is not None:
+        raise InvalidInputError("prompt, prompt_embeds: a request takes one of them, both came")
+    if recache and prompt is None and prompt_embeds is None:
         raise InvalidInputError("recache: wanted it beside a prompt that a session switches to, came without one")
     return Controls(
         cam_to_world=None if cam_to_world is None else checked_poses(cam_to_world),
@@ -177,6 +183,7 @@ def make_controls(
         parameters=checked_parameters(parameters),
         fps=None if fps is None else checked_fps(fps),
         receipt=checked_flag("receipt", receipt),
+        prompt_embeds=None if prompt_embeds is None else checked_embeds(prompt_embeds),
     )
 
 
@@ -188,6 +195,8 @@ def controls_from(steering: Steering) -> Controls:
 def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Controls:
     """Fill what a request leaves open from its session's settings; a session's prompt goes out with its start only."""
     encoded = controls if controls.frame_encoding is not None else defaults
+    has_prompt = controls.prompt is not None or controls.prompt_embeds is not None
+    prompting = defaults if is_start and not has_prompt else controls
     return replace(
         controls,
         frame_encoding=encoded.frame_encoding,
@@ -195,7 +204,8 @@ def with_defaults(controls: Controls, defaults: Controls, is_start: bool) -> Con
         fps=controls.fps if controls.fps is not None else defaults.fps,
         intrinsics=controls.intrinsics if controls.intrinsics is not None else defaults.intrinsics,
         num_steps=controls.num_steps if controls.num_steps is not None else defaults.num_steps,
-        prompt=defaults.prompt if controls.prompt is None and is_start else controls.prompt,
+        prompt=prompting.prompt,
+        prompt_embeds=prompting.prompt_embeds,
     )
 
 
@@ -206,6 +216,7 @@ def make_defaults(
     frame_encoding: FrameEncoding | None,
     frame_quality: int | None,
     fps: float | None,
+    prompt_embeds: npt.ArrayLike | None = None,
 ) -> Controls:
     """Check and convert what fills a session's requests where they leave it open.
 
@@ -219,6 +230,7 @@ def make_defaults(
         frame_encoding=frame_encoding,
         frame_quality=frame_quality,
         fps=fps,
+        prompt_embeds=prompt_embeds,
     )
     if defaults.intrinsics is not None and len(defaults.intrinsics) != 1:
         raise InvalidInputError(f"intrinsics: a session takes one row, got {len(defaults.intrinsics)}")
@@ -322,6 +334,8 @@ def _add_controls(request: Any, controls: Controls) -> None:
         add_array(request, "intrinsics", controls.intrinsics)
     if controls.prompt is not None:
         add_strings(request, "prompt", [controls.prompt.encode()])
+    if controls.prompt_embeds is not None:
+        add_array(request, "prompt_embeds", controls.prompt_embeds)
     for name, value in (("num_chunks", controls.num_chunks), ("num_steps", controls.num_steps)):
         if value is not None:
             add_array(request, name, np.array([value], dtype=np.int32))

@@ -123,6 +123,7 @@ class Session:
         recache: bool = False,
         receipt: bool = False,
         parameters: Mapping[str, bool | int | float | str] | None = None,
+        prompt_embeds: npt.ArrayLike | None = None,
     ) -> Replies:
         """Ask for more frames. The request is sent at once; the batches come as they are made.
 
@@ -140,6 +141,7 @@ class Session:
             recache: beside `prompt`, in a session that has begun: it holds for what the session remembers, too.
             receipt: whether the server answers at once; `receipt()` of what this returns waits for that answer.
             parameters: more request parameters of `denoise`, such as {"step_cache": "dynamic"}.
+            prompt_embeds: [n, d], the token vectors of a prompt, in its place: see `worldstream embed`.
 
         Raises:
             InvalidInputError: if the arguments cannot be right; nothing is sent then.
@@ -157,6 +159,7 @@ class Session:
             recache=recache,
             receipt=receipt,
             parameters=parameters,
+            prompt_embeds=prompt_embeds,
         )
         return self.ask(controls, end)
 

@@ -216,6 +216,7 @@ def test_frames_takes_what_generate_takes():
     assert list(generate) == [
         *("self", "cam_to_world", "actions", "num_chunks", "intrinsics"),
         *("prompt", "num_steps", "event_id", "end", "recache", "receipt", "parameters"),
+        "prompt_embeds",
     ]
     assert frames == generate
 

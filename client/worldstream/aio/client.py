@@ -73,6 +73,7 @@ class AsyncWorldClient:
         frame_encoding: FrameEncoding | None = None,
         frame_quality: int | None = None,
         fps: float | None = None,
+        prompt_embeds: npt.ArrayLike | None = None,
     ) -> AsyncSession:
         """Prepare a session; its first request starts it on the server. Arguments as of `WorldClient.session`.
 
@@ -80,7 +81,7 @@ class AsyncWorldClient:
             InvalidInputError: if an argument cannot be right.
         """
         core = make_core(picture, session_id, seed, translation_scale, fit, size, snapshot)
-        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality, fps)
+        defaults = make_defaults(intrinsics, prompt, num_steps, frame_encoding, frame_quality, fps, prompt_embeds)
         return AsyncSession(self._connection, core, defaults)
 
     def generate(
@@ -98,13 +99,24 @@ class AsyncWorldClient:
         event_id: int | None = None,
         size: tuple[int, int] | None = None,
         fps: float | None = None,
+        prompt_embeds: npt.ArrayLike | None = None,
     ) -> AsyncReplies:
         """Make one clip in one request, a session by itself; arguments as in `session` and `Session.generate`.
 
         An encoded picture goes through `world`, where Triton carries no cancel: whoever stops reading gets no more
         frames, but the server still makes all of them. Use a session for what may have to be stopped.
         """
-        controls = make_controls(cam_to_world, actions, num_chunks, intrinsics, prompt, num_steps, event_id, fps=fps)
+        controls = make_controls(
+            cam_to_world,
+            actions,
+            num_chunks,
+            intrinsics,
+            prompt,
+            num_steps,
+            event_id,
+            fps=fps,
+            prompt_embeds=prompt_embeds,
+        )
         core = SessionCore(None, make_opening(picture, seed, translation_scale, fit, size))
         return AsyncReplies(AsyncSession(self._connection, core, Controls()), controls, is_end=False, is_whole=True)
 

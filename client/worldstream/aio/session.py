@@ -82,6 +82,7 @@ class AsyncSession:
         recache: bool = False,
         receipt: bool = False,
         parameters: Mapping[str, bool | int | float | str] | None = None,
+        prompt_embeds: npt.ArrayLike | None = None,
     ) -> AsyncReplies:
         """Ask for more frames; arguments as in `Session.generate`.
 
@@ -102,6 +103,7 @@ class AsyncSession:
             recache=recache,
             receipt=receipt,
             parameters=parameters,
+            prompt_embeds=prompt_embeds,
         )
         return AsyncReplies(self, controls, end)
 
