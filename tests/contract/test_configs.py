@@ -53,6 +53,7 @@ def test_denoise_takes_and_gives_the_tensors_of_the_contract():
         "translation_scale": ("TYPE_FP32", [1]),
         "actions": ("TYPE_STRING", [-1]),
         "prompt": ("TYPE_STRING", [1]),
+        "prompt_embeds": ("TYPE_FP32", [-1, -1]),
         "num_chunks": ("TYPE_INT32", [1]),
         "num_steps": ("TYPE_INT32", [1]),
         "seed": ("TYPE_INT64", [1]),

@@ -37,6 +37,7 @@ INPUTS = {
     "translation_scale": "float32",
     "actions": "object",
     "prompt": "object",
+    "prompt_embeds": "float32",
     "num_chunks": "int32",
     "num_steps": "int32",
     "seed": "int64",

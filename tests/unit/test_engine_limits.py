@@ -118,7 +118,7 @@ def test_pictures_that_wait_are_bounded(make_engine):
     replies = [ask(engine, start("running", 1))]
     assert gate.reached.wait(WAIT_S)  # its picture has been let go
     replies += [ask(engine, start("a", 1)), ask(engine, start("b", 1))]
-    with pytest.raises(BusyError, match="pixels: 9216 bytes of pictures and snapshots wait to start a session"):
+    with pytest.raises(BusyError, match="pixels: 9216 bytes of pictures, snapshots and prompts wait"):
         engine.submit(start("c"), Recorder())
     gate.open.set()
     [reply.frames() for reply in replies]

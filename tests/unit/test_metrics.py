@@ -114,6 +114,8 @@ def test_the_page_has_these_names(page):
         "recompiles_total": "counter",
         "pictures_encoded_total": "counter",
         "picture_cache_hits_total": "counter",
+        "prompts_encoded_total": "counter",
+        "prompt_cache_hits_total": "counter",
         "sessions_saved_total": "counter",
         "sessions_restored_total": "counter",
         "active_sessions": "gauge",

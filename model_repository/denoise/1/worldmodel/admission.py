@@ -56,6 +56,7 @@ class Admission:
         if not request.is_bare_end:  # a client that wants to stop is never too much
             self._check_room_of(session)
             self._check_room()
+            self._check_waiting_bytes(request)
         if request.is_saving:
             self._check_room_to_save(entry, saved_bytes)
         entry.is_ending = request.is_end
@@ -126,13 +127,13 @@ class Admission:
             self._on_dropped(job)
 
     def _check_waiting_bytes(self, request: Request) -> None:
-        """What sessions start from waits with its requests: outside of the sessions' budget."""
-        waiting = self.queues.waiting_bytes()
-        if waiting and waiting + request.waiting_bytes > self._serving.max_waiting_picture_bytes:
-            name = "snapshot" if request.is_resumed else "pixels"
+        """What sessions start from, or a prompt's vectors, waits with its requests: outside of the sessions' budget."""
+        waiting, more = self.queues.waiting_bytes(), request.waiting_bytes
+        if more and waiting and waiting + more > self._serving.max_waiting_picture_bytes:
+            name = "snapshot" if request.is_resumed else "pixels" if request.is_start else "prompt_embeds"
             raise BusyError(
-                f"{name}: {waiting} bytes of pictures and snapshots wait to start a session, this one has "
-                f"{request.waiting_bytes}, wanted at most {self._serving.max_waiting_picture_bytes} in all; "
+                f"{name}: {waiting} bytes of pictures, snapshots and prompts wait, this one has "
+                f"{more}, wanted at most {self._serving.max_waiting_picture_bytes} in all; "
                 "try again later"
             )
 

@@ -1,7 +1,8 @@
 """Threads, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
 
 One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one
-chunk each. `submit` only asks for admission and queues; the emitter answers, the reporter tells the metrics.
+chunk each. `submit` only asks for admission and queues; the prompt reader turns texts into vectors, the emitter
+answers, the reporter tells the metrics.
 
 Before the last answer to a request goes out, the table and the metrics say that the request is done: a client that has
 its answer can start the same id again, and finds the gauges as they should be.
@@ -13,6 +14,7 @@ computed, leaves no session; later cancels and errors leave it as it was before 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -21,8 +23,16 @@ from dataclasses import replace
 
 from worldmodel.admission import Admission
 from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Frames, Nothing, Receipt, Reply
-from worldmodel.errors import CancelledError, SessionNotFoundError, UnavailableError, WorldError, internal_error
+from worldmodel.errors import (
+    CancelledError,
+    InvalidInputError,
+    SessionNotFoundError,
+    UnavailableError,
+    WorldError,
+    internal_error,
+)
 from worldmodel.metrics import ChunkTimes, Stats
+from worldmodel.prompt_reader import PromptReader
 from worldmodel.queues import Job
 from worldmodel.reporter import Reporter
 from worldmodel.request import Request
@@ -75,6 +85,7 @@ class Engine:
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
         self._reporter = Reporter(on_change, on_chunk, on_error)
         self._emitter = Emitter(serving.response_bytes, self._reporter)
+        self._prompt_reader = PromptReader(self._changed, self._queues)
         self._saver = Saver(self._emitter, serving.response_bytes)
         self._compute = threading.Thread(target=self._run_compute, name="worldstream-compute", daemon=True)
 
@@ -92,6 +103,7 @@ class Engine:
         self._usual_size = made.config.sizes[0]
         self._reporter.start()
         self._emitter.start(made.streams)
+        self._prompt_reader.start(made.prompts)
         self._saver.start(made)
         return made
 
@@ -106,6 +118,8 @@ class Engine:
             raise UnavailableError("session: this server is draining, it starts no new ones; start on another server")
         if request.snapshot is not None:
             check(request.snapshot, self._world)  # before the lock: it reads the weights, once
+        if isinstance(request.prompt, str) and not self._world.prompts.reads_text:
+            raise InvalidInputError("prompt: this server has no text encoder; wanted prompt_embeds, or none")
         with self._changed:
             self._check_open()
             session = self._admission.admit(request, self._session_bytes, self._saver.num_bytes, now)
@@ -113,8 +127,9 @@ class Engine:
             job = Job(request, Delivery(reply, request.encoding), now, first_chunk)
             if request.wants_receipt and not request.is_bare_end:
                 self._emitter.put(self._receipt(session, job))  # before anything that the compute thread answers
+            self._prompt_reader.prepare(job)
             self._queues.put(session, job)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def note_refusal(self, error: WorldError) -> None:
         """Count an error that a request was answered by without coming here, or that `submit` raised."""
@@ -124,13 +139,14 @@ class Engine:
         """Stop at the next step, refuse what waits, and end the threads."""
         with self._changed:
             self._is_closing = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._compute.is_alive():
             self._compute.join(timeout_s)
         if not self._compute.is_alive():  # else it may still have answers
             self._saver.close(timeout_s)
             self._emitter.close(timeout_s)
             self._reporter.close(timeout_s)
+        self._prompt_reader.close(timeout_s)  # last, when all have been answered: it may be in the middle of a text
 
     def _check_open(self) -> None:
         if self._is_closing or self._has_failed:
@@ -209,8 +225,12 @@ class Engine:
 
     def _due_s(self, session: SessionId) -> float:
         """When the session's next chunk may begin; an end, or what is paced by nothing, may at once."""
-        entry, request = self._table.entries[session], self._queues.lanes[session][0].request
-        return 0.0 if entry.is_stopped or request.fps is None else entry.watched_until_s
+        entry, job = self._table.entries[session], self._queues.lanes[session][0]
+        if entry.is_stopped:
+            return 0.0
+        if job.unread_text is not None:
+            return math.inf  # whoever reads it tells
+        return 0.0 if job.request.fps is None else entry.watched_until_s
 
     def _idle_s(self, now_s: float) -> float:
         """How long to sleep if nothing happens; no session has a turn that is due."""
@@ -223,6 +243,8 @@ class Engine:
             if job.request.is_bare_end:
                 return self._nothing(entry, job), True
             self._poll(entry, job)
+            if job.error is not None:
+                raise job.error
             if entry.session is None:
                 entry.session = self._start_session(job.request)
                 job.request = replace(job.request, picture=None, snapshot=None)  # it has done its part
@@ -254,6 +276,8 @@ class Engine:
             opens="nothing" if job.chunks_done > 1 else "session" if job.request.is_start else "request",
         )
         session.commit(chunk.staged)
+        if job.request.prompt is not None:
+            job.request = replace(job.request, prompt=None)  # the session has it now
         if job.request.fps is not None:
             entry.watched_until_s = began_s + chunk.decoding.num_frames / job.request.fps
         job.waiting_since_s = time.monotonic()
@@ -276,8 +300,9 @@ class Engine:
             self._num_restored += 1
             return session
         assert request.picture is not None
+        assert request.prompt is not None, "it has been read"
         return self._world.start(
-            request.picture, request.prompt or "", request.seed, request.translation_scale, request.fit, request.size
+            request.picture, request.prompt, request.seed, request.translation_scale, request.fit, request.size
         )
 
     def _poll(self, entry: Entry, job: Job) -> None:
@@ -339,6 +364,8 @@ class Engine:
             recompiles=self._world.compilation.recompiles(),
             pictures_encoded=counters.pictures_encoded,
             picture_cache_hits=counters.picture_cache_hits,
+            prompts_encoded=self._world.prompts.num_encoded,
+            prompt_cache_hits=self._world.prompts.num_hits,
             sessions_saved=self._num_saved,
             sessions_restored=self._num_restored,
             active_sessions=num_sessions,

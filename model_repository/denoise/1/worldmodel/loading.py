@@ -11,15 +11,18 @@ from pathlib import Path
 import torch
 
 from worldmodel.acceleration import mount_and_compile, warm_up
-from worldmodel.checkpoint import load_strict
+from worldmodel.checkpoint import CheckpointError, load_strict
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
+from worldmodel.prompt import NoTextEncoder, TextEncoder
+from worldmodel.prompt_cache import PromptCache
 from worldmodel.published import find_parts, original_name
 from worldmodel.room import check_budget, check_free, check_sessions, free_bytes, need_of
 from worldmodel.serving import ParameterError, ServingConfig
+from worldmodel.text_encoder import load_umt5
 from worldmodel.transformer import CausalWorldTransformer, dtype_of
-from worldmodel.world import World
+from worldmodel.world import World, hashed_words
 
 log = logging.getLogger("worldstream")
 
@@ -66,6 +69,7 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
         step_cache,
         serving.step_cache_settings,
         compilation,
+        PromptCache(_text_encoder(config, serving, version_folder, device), serving.prompt_cache_bytes),
     )
     warm_up(world)
     if device.type == "cuda":  # a host may use its memory for other things as well, and lend it again
@@ -103,18 +107,44 @@ def _loaded(
     return transformer, codec
 
 
+def _text_encoder(
+    config: WorldConfig, serving: ServingConfig, version_folder: Path, world_device: torch.device
+) -> TextEncoder:
+    """What reads prompts. Unless told otherwise: hashed words in a world of ours, else what the checkpoint brings."""
+    parts = find_parts(version_folder / serving.checkpoint) if serving.checkpoint else None
+    kind = serving.text_encoder
+    if kind == "auto":
+        kind = "words" if parts is None or parts.is_own else "none" if parts.text_encoder is None else "umt5"
+    if kind == "words":
+        return hashed_words(config)
+    if kind == "none":
+        return NoTextEncoder(config.transformer.text_dim)
+    if parts is None or parts.text_encoder is None:
+        raise CheckpointError("parameter text_encoder: umt5 is wanted, the checkpoint has no folder text_encoder")
+    named = serving.text_device
+    device = world_device if named == "auto" else _present("text_device", torch.device(named))
+    return load_umt5(parts.text_encoder, parts.tokenizer, config.transformer, device)
+
+
 def choose_device(serving: ServingConfig, instance: Instance) -> tuple[torch.device, torch.dtype]:
     """The explicit device and dtype of everything: bfloat16 on a GPU, float32 on a CPU, unless told otherwise."""
     device = _instance_device(instance) if serving.device == "auto" else torch.device(serving.device)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ParameterError(f"parameter device: wanted {device}, but torch sees no GPU")
-        device = torch.device("cuda", device.index or 0)
-        if device.index >= torch.cuda.device_count():
-            raise ParameterError(f"parameter device: wanted {device}, but torch sees {torch.cuda.device_count()} GPUs")
+    device = _present("device", device)
     if serving.dtype == "auto":
         return device, torch.bfloat16 if device.type == "cuda" else torch.float32
     return device, getattr(torch, serving.dtype)
+
+
+def _present(name: str, device: torch.device) -> torch.device:
+    """A device that a parameter names, with its index."""
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise ParameterError(f"parameter {name}: wanted {device}, but torch sees no GPU")
+    device = torch.device("cuda", device.index or 0)
+    if device.index >= torch.cuda.device_count():
+        raise ParameterError(f"parameter {name}: wanted {device}, but torch sees {torch.cuda.device_count()} GPUs")
+    return device
 
 
 def settle_cuda(device: torch.device, dtype: torch.dtype) -> None:

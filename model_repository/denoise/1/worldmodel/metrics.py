@@ -54,6 +54,8 @@ class Stats:
     recompiles: int = _count("Graphs compiled after READY; anything but 0 is a stall of seconds in some chunk.")
     pictures_encoded: int = _count("First pictures of sessions that the codec encoded.")
     picture_cache_hits: int = _count("First pictures whose latents were still cached.")
+    prompts_encoded: int = _count("Prompts that the text encoder turned into token vectors.")
+    prompt_cache_hits: int = _count("Prompts whose token vectors were still cached.")
     sessions_saved: int = _count("Snapshots taken of sessions.")
     sessions_restored: int = _count("Sessions that began from a snapshot.")
     active_sessions: int = _gauge("Sessions that live now.")

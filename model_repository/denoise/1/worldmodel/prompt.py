@@ -1,17 +1,26 @@
-"""Prompts as token vectors, without a language model: each known word has a fixed vector. NumPy only.
+"""Prompts as token vectors, and encoders that need no language model. NumPy only.
 
-Stands behind the same interface as a real text encoder: `encode(text) -> [n, text_dim]`, n at most text_len.
+A text encoder is anything with `encode(text) -> [n, text_dim]`, n at most text_len; text_encoder.py has the real one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+Vectors: TypeAlias = NDArray[np.float32]  # [n, text_dim], 0 <= n <= text_len; the transformer pads with zeros
 _WORD = re.compile(r"\w+")
+
+
+class TextEncoder(Protocol):
+    """What turns a prompt into vectors."""
+
+    def encode(self, text: str) -> Vectors:
+        """[n, text_dim], 0 <= n <= text_len; equal texts give equal bytes."""
 
 
 class HashedWords:
@@ -22,7 +31,7 @@ class HashedWords:
         self.text_dim = text_dim
         self.vocabulary = frozenset(word.casefold() for word in vocabulary)
 
-    def encode(self, text: str) -> NDArray[np.float32]:
+    def encode(self, text: str) -> Vectors:
         """The vectors of the first text_len known words, in order.
 
         Args:
@@ -35,7 +44,18 @@ class HashedWords:
         vectors = [self._vector(word) for word in words[: self.text_len]]
         return np.stack(vectors) if vectors else np.zeros((0, self.text_dim), np.float32)
 
-    def _vector(self, word: str) -> NDArray[np.float32]:
+    def _vector(self, word: str) -> Vectors:
         seed = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
         vector = np.random.default_rng(seed).standard_normal(self.text_dim)
         return (vector / np.linalg.norm(vector) * np.sqrt(self.text_dim)).astype(np.float32)
+
+
+class NoTextEncoder:
+    """Stands where clients bring their own vectors: it knows no words."""
+
+    def __init__(self, text_dim: int) -> None:
+        self.text_dim = text_dim
+
+    def encode(self, text: str) -> Vectors:
+        """[0, text_dim], whatever the text: what a start without a prompt begins with."""
+        return np.zeros((0, self.text_dim), np.float32)

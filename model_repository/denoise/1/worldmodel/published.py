@@ -74,6 +74,13 @@ class Parts:
     transformer: Path  # a file, or a folder of shards
     config: Path | None  # of the transformer; None where there is none
     scheduler: Path | None = None  # diffusers' scheduler_config.json
+    text_encoder: Path | None = None  # a folder, as transformers writes it
+    tokenizer: Path | None = None  # the same
+
+    @property
+    def is_own(self) -> bool:
+        """Whether `make train` wrote it."""
+        return self.transformer.name == OWN_TRANSFORMER
 
 
 def find_parts(folder: Path) -> Parts:
@@ -89,7 +96,9 @@ def find_parts(folder: Path) -> Parts:
         inner = folder / name
         if any(inner.glob(INDEX)) or any(inner.glob("*.safetensors")):
             scheduler = _existing(folder / "scheduler" / "scheduler_config.json")
-            return Parts(inner, _existing(inner / "config.json"), scheduler)
+            tokenizer = _existing(folder / "tokenizer") or _existing(folder / "google" / "umt5-xxl")
+            text_encoder = _existing(folder / "text_encoder")
+            return Parts(inner, _existing(inner / "config.json"), scheduler, text_encoder, tokenizer)
     if any((folder / name).is_dir() for name in BASE_FOLDERS):
         raise CheckpointError(
             f"wanted a causal checkpoint, found {' and '.join(BASE_FOLDERS)}: LingBot-World's base model reads whole "

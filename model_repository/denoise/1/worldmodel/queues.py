@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from worldmodel.emitter import Delivery
+from worldmodel.errors import WorldError
 from worldmodel.request import Request
 from worldmodel.session import SessionId
 
@@ -23,6 +24,8 @@ class Job:
     waiting_since_s: float
     first_chunk: int  # of its session that it steers, if what is ahead of it runs to its end
     chunks_done: int = 0
+    unread_text: str | None = None  # of its prompt: no chunk of it begins before that has been read
+    error: WorldError | None = None  # what reading it came to
 
     @property
     def is_lost(self) -> bool:
@@ -48,6 +51,12 @@ class Queues:
         if not lane:
             self.turns.append(session)
         lane.append(job)
+
+    def first_unread(self) -> Job | None:
+        """The oldest request whose prompt has to be read, and that somebody still waits for."""
+        jobs = (job for lane in self.lanes.values() for job in lane)
+        unread = [job for job in jobs if job.unread_text is not None and not job.is_lost]
+        return min(unread, key=lambda job: job.waiting_since_s, default=None)
 
     def take_turn(self, session: SessionId) -> Job:
         """Take a session out of the row; its first request."""
@@ -101,7 +110,7 @@ class Queues:
         return sum(len(lane) for lane in self.lanes.values())
 
     def waiting_bytes(self) -> int:
-        """Bytes of pictures and snapshots that sessions are still to start from."""
+        """Bytes of pictures and snapshots that sessions are still to start from, and of prompts' vectors."""
         return sum(job.request.waiting_bytes for lane in self.lanes.values() for job in lane)
 
     def sessions_to_save(self) -> list[SessionId]:

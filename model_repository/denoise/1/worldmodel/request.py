@@ -22,6 +22,7 @@ from worldmodel.encoding import FrameEncoding
 from worldmodel.errors import InvalidInputError, TooLargeError
 from worldmodel.inputs import own_copy
 from worldmodel.pixels import Picture
+from worldmodel.prompt import Vectors
 from worldmodel.request_parameters import (
     STEP_CACHE,
     Envelope,
@@ -42,8 +43,10 @@ from worldmodel.snapshot import Snapshot, open_snapshot
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Controls
 
-CONTROLS = {"cam_to_world", "intrinsics", "actions", "prompt", "num_chunks", "num_steps"}  # of a request for frames
+# Of a request for frames.
+CONTROLS = {"cam_to_world", "intrinsics", "actions", "prompt", "prompt_embeds", "num_chunks", "num_steps"}
 MAX_KEYS = 8  # bytes of one entry of `actions`: every key once
+MOST_EMBEDDED = 1e6  # no encoder's numbers come near it; far beyond, the transformer's would run over
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Request:
     intrinsics: cam.Array | None = None  # [1 or T, 4]
     actions: tuple[str, ...] | None = None
     translation_scale: float | None = None
-    prompt: str | None = None
+    prompt: str | Vectors | None = None
     num_steps: int | None = None
     seed: int = 0
     event_id: int = -1
@@ -80,10 +83,18 @@ class Request:
         return self.is_end and self.num_chunks == 0
 
     @property
+    def text(self) -> str | None:
+        """What has to be read before its first chunk: its prompt, or the empty one of a start that has none."""
+        if self.prompt is None and self.picture is not None:
+            return ""
+        return self.prompt if isinstance(self.prompt, str) and not self.is_bare_end else None
+
+    @property
     def waiting_bytes(self) -> int:
-        """Bytes of the picture or snapshot that waits with this request."""
+        """Bytes of the picture or snapshot, and of the prompt's vectors, that wait with this request."""
         picture_bytes = 0 if self.picture is None else self.picture.nbytes
-        return picture_bytes + (0 if self.snapshot is None else self.snapshot.num_bytes)
+        prompt_bytes = self.prompt.nbytes if isinstance(self.prompt, np.ndarray) else 0
+        return picture_bytes + prompt_bytes + (0 if self.snapshot is None else self.snapshot.num_bytes)
 
     def controls(self, chunk: int, chunk_latent_frames: int) -> Controls:
         """What steers this request's n-th chunk; a chunk that is not full is filled by standing still."""
@@ -170,14 +181,14 @@ def parse_request(
         intrinsics=_intrinsics(tensors.get("intrinsics"), poses),
         actions=actions,
         translation_scale=_translation_scale(tensors),
-        prompt=_prompt(tensors.get("prompt"), serving),
+        prompt=_prompt(tensors, config, serving),
         num_steps=num_steps,
         seed=_seed(tensors),
         event_id=_event_id(tensors),
         step_cache=step_cache_of(parameters, serving, len(sigmas), config.transformer.num_layers),
         fit=fit_of(parameters, begins),
         size=size if snapshot is None else snapshot.size,
-        is_recached=recache_of(parameters, begins, "prompt" in tensors),
+        is_recached=recache_of(parameters, begins, not tensors.keys().isdisjoint(("prompt", "prompt_embeds"))),
         wants_receipt=flag_of(parameters, "receipt"),
         fps=_fps(parameters, num_chunks, config, serving),
         encoding=encoding_of(parameters),
@@ -353,13 +364,33 @@ def _event_id(tensors: Mapping[str, NDArray[Any]]) -> int:
     return event_id
 
 
-def _prompt(prompt: NDArray[Any] | None, serving: ServingConfig) -> str | None:
-    if prompt is None:
+def _prompt(tensors: Mapping[str, Any], config: WorldConfig, serving: ServingConfig) -> str | Vectors | None:
+    if "prompt_embeds" in tensors:
+        if "prompt" in tensors:
+            raise InvalidInputError("prompt_embeds: wanted prompt or prompt_embeds, got both")
+        return _vectors(tensors["prompt_embeds"], config)
+    if "prompt" not in tensors:
         return None
-    value = prompt.reshape(-1)[0]
+    value = tensors["prompt"].reshape(-1)[0]
     if len(value) > serving.max_prompt_bytes:
         raise TooLargeError(f"prompt: wanted at most {serving.max_prompt_bytes} bytes, got {len(value)}")
     return _text("prompt", value)
+
+
+def _vectors(embeds: NDArray[Any], config: WorldConfig) -> Vectors:
+    sizes = config.transformer
+    if embeds.ndim != 2 or embeds.shape[1] != sizes.text_dim:
+        raise InvalidInputError(
+            f"prompt_embeds: wanted [n, {sizes.text_dim}], this world's token vectors, got {list(embeds.shape)}"
+        )
+    if len(embeds) > sizes.text_len:
+        raise TooLargeError(f"prompt_embeds: wanted at most {sizes.text_len} rows, got {len(embeds)}")
+    is_sound = np.abs(embeds).max(axis=1, initial=0) <= MOST_EMBEDDED  # NaN is not
+    if not is_sound.all():
+        raise InvalidInputError(
+            f"prompt_embeds: row {int(np.argmin(is_sound))}: a number is not finite, or beyond {MOST_EMBEDDED:g}"
+        )
+    return np.array(embeds, np.float32)
 
 
 def _text(name: str, value: bytes | str, where: str = "") -> str:

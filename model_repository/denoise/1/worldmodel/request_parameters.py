@@ -54,6 +54,7 @@ INPUTS = (  # to be named beside the parameters: a misspelt input comes as one
     "translation_scale",
     "actions",
     "prompt",
+    "prompt_embeds",
     "num_chunks",
     "num_steps",
     "seed",

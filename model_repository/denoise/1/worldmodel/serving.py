@@ -25,6 +25,8 @@ class ServingConfig:
     weights_seed: int = 0
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     dtype: str = "auto"  # auto | float32 | bfloat16
+    text_encoder: str = "auto"  # auto: the checkpoint's | words | umt5 | none: clients send prompt_embeds
+    text_device: str = "auto"  # auto: the world's | cpu | cuda | cuda:N
     compile: str = "auto"  # on | off | auto: on a GPU; per block
     compile_backend: str = "inductor"
     compile_mode: str = "default"  # default | reduce-overhead | max-autotune-no-cudagraphs: of inductor only
@@ -44,6 +46,7 @@ class ServingConfig:
     session_budget_bytes: int = 2 << 30
     session_idle_timeout_s: float = 60.0
     picture_cache_bytes: int = 64 << 20
+    prompt_cache_bytes: int = 64 << 20
     max_chunks_per_request: int = 64
     max_requests_per_session: int = 4
     max_requests: int = 64
@@ -89,12 +92,14 @@ WORLD_OVERRIDES = (
 )
 
 
+TEXT_ENCODERS = ("auto", "words", "umt5", "none")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 
 MAY_BE_ZERO = (
     "weights_seed",
     "conditioner_budget_bytes",
     "picture_cache_bytes",
+    "prompt_cache_bytes",
     "step_cache_warmup_steps",
     "step_cache_taylorseer_order",
     "step_cache_last_blocks",
@@ -188,7 +193,15 @@ def _checked(serving: ServingConfig) -> ServingConfig:
         raise ParameterError(f"parameter compile_mode: wanted one of {wanted}, got {serving.compile_mode!r}")
     if serving.dtype not in ("auto", "float32", "bfloat16"):
         raise ParameterError(f"parameter dtype: wanted auto, float32 or bfloat16, got {serving.dtype!r}")
-    kind, _, index = serving.device.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-        raise ParameterError(f"parameter device: wanted auto, cpu, cuda or cuda:N, got {serving.device!r}")
+    if serving.text_encoder not in TEXT_ENCODERS:
+        wanted = ", ".join(TEXT_ENCODERS)
+        raise ParameterError(f"parameter text_encoder: wanted one of {wanted}, got {serving.text_encoder!r}")
+    for name in ("device", "text_device"):
+        _check_device(name, getattr(serving, name))
     return serving
+
+
+def _check_device(name: str, device: str) -> None:
+    kind, _, index = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
+        raise ParameterError(f"parameter {name}: wanted auto, cpu, cuda or cuda:N, got {device!r}")

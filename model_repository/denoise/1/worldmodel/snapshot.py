@@ -211,7 +211,7 @@ def restore(snapshot: Snapshot, world: World) -> Session:
 
     layers = range(config.transformer.num_layers)
     # Laid out as this world lays them out, whatever the file says: to compiled blocks another layout is another graph.
-    made = world.encode_prompt("")
+    made = world.encode_prompt(np.zeros((0, config.transformer.text_dim), np.float32))
     prompt = Prompt(
         tuple(torch.empty_like(made.keys[i]).copy_(stored[f"prompt.keys.{i}"].tensor()) for i in layers),
         tuple(torch.empty_like(made.values[i]).copy_(stored[f"prompt.values.{i}"].tensor()) for i in layers),

@@ -28,7 +28,8 @@ from worldmodel.layers import rotary_table
 from worldmodel.metrics import Counters
 from worldmodel.picture_conditions import PictureConditions
 from worldmodel.pixels import Picture, tensor_digest, to_device, to_uint8
-from worldmodel.prompt import HashedWords
+from worldmodel.prompt import HashedWords, Vectors
+from worldmodel.prompt_cache import PromptCache
 from worldmodel.sampler import predict, sample_chunk
 from worldmodel.schedule import chunk_sigmas, has_fresh_noise
 from worldmodel.session import Noise, PastChunk, Prompt, Session, Staged
@@ -47,7 +48,7 @@ class Controls:
     actions: tuple[str, ...] | None = None
     intrinsics: cam.Array | None = None  # [T, 4], pixels of the sent picture
     clip_step: float | None = None  # longest step among all poses of the request
-    prompt: str | None = None  # switch to it from this chunk on
+    prompt: str | Vectors | None = None  # switch to it from this chunk on
     is_recached: bool = False  # and write the past's keys and values again under it
     num_steps: int | None = None
     step_cache: StepCacheSettings | None = None
@@ -86,8 +87,12 @@ class World:
         step_cache: StepCache | None = None,
         step_cache_settings: StepCacheSettings | None = None,
         compilation: Compilation | None = None,
+        prompts: PromptCache | None = None,
     ) -> None:
-        """Take the parts; `step_cache` is mounted on the transformer, its settings serve chunks without their own."""
+        """Take the parts; `step_cache` is mounted on the transformer, its settings serve chunks without their own.
+
+        Without `prompts`, words are hashed.
+        """
         self.config = config
         self.device = device
         self.dtype = dtype
@@ -101,9 +106,7 @@ class World:
         self.step_cache = step_cache
         self.compilation = compilation or Compilation(is_on=False)
         self._step_cache_settings = step_cache_settings or StepCacheSettings()
-        self.prompts = HashedWords(
-            config.transformer.text_len, config.transformer.text_dim, vocabulary=config.vocabulary
-        )
+        self.prompts = prompts or PromptCache(hashed_words(config), budget_bytes=0)
         self.counters = Counters()
         # Listed once: while a chunk runs, a step cache has other modules in the blocks' place.
         self._weights = sorted(
@@ -117,7 +120,7 @@ class World:
     def start(
         self,
         picture: Picture,
-        prompt: str = "",
+        prompt: str | Vectors = "",
         seed: int = 0,
         translation_scale: float | None = None,
         fit: str = "crop",
@@ -127,6 +130,7 @@ class World:
 
         Args:
             picture: [H, W, 3] RGB of any size, on the host or on a device; fitted to the model's.
+            prompt: a text, which is read on this thread, or its vectors.
             translation_scale: client units per model unit; None takes the configured rule.
             fit: "crop" or "stretch".
             size: height and width in px, one of `config.sizes`; None is the usual one.
@@ -180,10 +184,10 @@ class World:
             self.dtype,
         )
 
-    def encode_prompt(self, text: str) -> Prompt:
+    def encode_prompt(self, prompt: str | Vectors) -> Prompt:
         """Cross-attention keys and values of every layer."""
-        vectors = torch.from_numpy(self.prompts.encode(text))
-        return self.prompt_from_vectors(to_device(vectors, self.device))
+        vectors = self.prompts.encode(prompt) if isinstance(prompt, str) else prompt
+        return self.prompt_from_vectors(to_device(torch.from_numpy(vectors), self.device))
 
     def prompt_from_vectors(self, vectors: Tensor) -> Prompt:
         """The same from token vectors [n, text_dim]."""
@@ -368,9 +372,10 @@ class World:
         return computed, self.step_cache.skipped_blocks
 
     def forget_counts(self) -> None:
-        """Begin to count anew, and without the pictures seen: what warming up did is nobody's request."""
+        """Begin to count anew, without pictures and prompts seen: what warming up did is nobody's request."""
         self.counters.forget()
         self.pictures.forget()
+        self.prompts.forget()
         if self.step_cache is not None:
             self.step_cache.computed_blocks = self.step_cache.skipped_blocks = 0
 
@@ -387,3 +392,8 @@ class World:
             block.unbind()
         if self.step_cache is not None:
             self.step_cache.end_chunk()
+
+
+def hashed_words(config: WorldConfig) -> HashedWords:
+    """The text encoder of worlds that have no other."""
+    return HashedWords(config.transformer.text_len, config.transformer.text_dim, vocabulary=config.vocabulary)
