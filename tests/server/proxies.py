@@ -26,14 +26,23 @@ class Proxy:
 
     grpc: str
     http: str
-    pid: int
-    upstreams: Path
+    folder: Path
+    config: Path
+
+    @property
+    def upstreams(self) -> Path:
+        """The file that names the servers."""
+        return self.config.with_name("upstreams.conf")
 
     def mark_down(self, address: str) -> None:
         """Send nothing new to this server (its gRPC address), as docker/README.md says; open streams stay."""
         text = self.upstreams.read_text(encoding="utf-8")
         self.upstreams.write_text(replace_once(text, f"server {address} ", f"server {address} down "), encoding="utf-8")
-        os.kill(self.pid, signal.SIGHUP)
+        self.reload()
+
+    def reload(self) -> None:
+        """Have nginx read its files again, by the command that docker/README.md names."""
+        subprocess.run([*nginx_command(self.folder, self.config), "-s", "reload"], check=True, timeout=20)
 
 
 def replace_once(text: str, before: str, after: str) -> str:
@@ -57,10 +66,14 @@ def configure(folder: Path, servers: Sequence[tuple[str, str]], ports: dict[str,
     return folder / "nginx.conf"
 
 
+def nginx_command(folder: Path, config: Path) -> list[str]:
+    assert NGINX is not None
+    return [NGINX, "-e", "stderr", "-p", str(folder), "-c", str(config)]
+
+
 @contextlib.contextmanager
 def running_proxy(folder: Path, servers: Sequence[tuple[str, str]]) -> Iterator[Proxy]:
     """nginx before these servers, gone at the end."""
-    assert NGINX is not None
     ports = serve.choose_ports({"http": None, "grpc": None, "metrics": None}, is_free_wanted=True)
     config = configure(folder / "conf", servers, ports)
     # Workers of a server that root starts become another user, who may not write here.
@@ -68,7 +81,7 @@ def running_proxy(folder: Path, servers: Sequence[tuple[str, str]]) -> Iterator[
     log = folder / "nginx.log"
     with log.open("wb") as target:
         process = subprocess.Popen(
-            [NGINX, "-e", "stderr", "-p", str(folder), "-c", str(config), "-g", directives],
+            [*nginx_command(folder, config), "-g", directives],
             stdin=subprocess.DEVNULL,
             stdout=target,
             stderr=target,
@@ -77,7 +90,7 @@ def running_proxy(folder: Path, servers: Sequence[tuple[str, str]]) -> Iterator[
     try:
         _wait_until_it_listens(process, ports["grpc"], log)
         addresses = (f"127.0.0.1:{ports[service]}" for service in ("grpc", "http"))
-        yield Proxy(*addresses, pid=process.pid, upstreams=config.with_name("upstreams.conf"))
+        yield Proxy(*addresses, folder, config)
     finally:
         process.terminate()
         process.wait(timeout=20)

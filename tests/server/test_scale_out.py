@@ -158,7 +158,7 @@ def test_a_server_that_is_marked_down_keeps_its_streams_and_gets_no_new_session(
         for session in sessions:
             session.end()
     pair.proxy.upstreams.write_text(shipped)
-    os.kill(pair.proxy.pid, signal.SIGHUP)
+    pair.proxy.reload()
     assert pair.num_sessions() == [0, 0]
 
 
