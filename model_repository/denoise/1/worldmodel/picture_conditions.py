@@ -10,7 +10,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec import Codec
 from worldmodel.config import MASK_CHANNELS, TIME_STRIDE, WorldConfig
 from worldmodel.metrics import Counters
 from worldmodel.pixels import Picture, fit_picture, picture_digest, to_device
@@ -20,7 +20,7 @@ class PictureConditions:
     """Encodes the pictures that sessions start from; one that was seen lately is not encoded again."""
 
     def __init__(
-        self, codec: StreamingCodec, device: torch.device, dtype: torch.dtype, budget_bytes: int, counters: Counters
+        self, codec: Codec, device: torch.device, dtype: torch.dtype, budget_bytes: int, counters: Counters
     ) -> None:
         """Take the codec, on its device.
 
@@ -66,7 +66,7 @@ class PictureConditions:
         """
         clip = picture.new_zeros(1, 1 + TIME_STRIDE * (num_latents - 1), *picture.shape)
         clip[:, 0] = picture
-        latents = self._codec.encode(clip.to(self._codec.latent_mean.dtype))[0][0].transpose(0, 1)  # [C, t, h, w]
+        latents = self._codec.encode(clip)[0][0].transpose(0, 1)  # [C, t, h, w]
         mask = latents.new_zeros(MASK_CHANNELS, *latents.shape[1:])
         mask[:, 0] = 1
         self._counters.pictures_encoded += 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec import Codec, StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.session_size import session_bytes
@@ -34,10 +34,10 @@ class Need:
         return ", ".join(f"{name} {gib(num_bytes)}" for name, num_bytes in parts)
 
 
-def need_of(config: WorldConfig, serving: ServingConfig, dtype: torch.dtype) -> Need:
-    """What this world will take; makes nothing."""
+def need_of(config: WorldConfig, serving: ServingConfig, dtype: torch.dtype, codec: Codec | None = None) -> Need:
+    """What this world will take, with this codec or with ours; makes nothing."""
     with torch.device("meta"):
-        transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+        transformer, codec = CausalWorldTransformer(config.transformer), codec or StreamingCodec(config.codec)
     weights = sum(value.numel() * dtype_of(name, dtype).itemsize for name, value in transformer.named_parameters())
     weights += sum(value.nbytes for value in codec.parameters())
     sessions = {size: session_bytes(config.at_size(size), codec, dtype) for size in config.sizes}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec import Codec
 from worldmodel.config import MASK_CHANNELS, WorldConfig
 from worldmodel.kv_cache import SPARE, KVCache
 
 
-def session_bytes(config: WorldConfig, codec: StreamingCodec, dtype: torch.dtype) -> int:
+def session_bytes(config: WorldConfig, codec: Codec, dtype: torch.dtype) -> int:
     """Bytes of the tensors of one session, its window full.
 
     Args:

@@ -75,7 +75,7 @@ def layout_of(config: WorldConfig, world: World, num_chunks: int) -> Layout:
         layout |= {f"{name}.{layer}": (world.dtype, text) for name in ("prompt.keys", "prompt.values")}
     if num_chunks:
         shapes = world.codec.decoder_memory_shapes(config.height_px, config.width_px)
-        dtype = world.codec.latent_mean.dtype
+        dtype = world.codec.dtype
         layout |= {f"decoder_memory.{index}": (dtype, shape) for index, shape in enumerate(shapes)}
     for chunk in past_chunks(config, num_chunks):
         length = config.chunk_latent_frames

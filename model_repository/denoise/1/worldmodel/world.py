@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from worldmodel import camera as cam
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec import Codec
 from worldmodel.compilation import Compilation
 from worldmodel.conditioner import ChunkConditioning, condition_chunk
 from worldmodel.config import PATCH, WorldConfig
@@ -79,7 +79,7 @@ class World:
         self,
         config: WorldConfig,
         transformer: CausalWorldTransformer,
-        codec: StreamingCodec,
+        codec: Codec,
         device: torch.device,
         dtype: torch.dtype,
         conditioner_budget_bytes: int | None = None,
@@ -98,8 +98,7 @@ class World:
         self.dtype = dtype
         self.streams = streams_of(device)
         self.transformer = transformer.eval().requires_grad_(False).place(device, dtype)
-        self.codec = codec.eval().requires_grad_(False).to(device)
-        self.codec.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.codec = codec.place(device)
         # Taken once: a step cache that is mounted later swaps the transformer's own list during a forward.
         self.blocks: tuple[Block, ...] = tuple(self.transformer.blocks)  # type: ignore[arg-type]
         self.conditioner_budget_bytes = conditioner_budget_bytes
@@ -230,9 +229,7 @@ class World:
         denoised = self.streams.mark()
         with self.streams.beside(latent):
             decode_began = self.streams.mark()
-            frames, memory = self.codec.decode(
-                latent.transpose(1, 2).to(self.codec.latent_mean.dtype), session.decoder_memory
-            )
+            frames, memory = self.codec.decode(latent.transpose(1, 2), session.decoder_memory)
             pixels = to_uint8(frames[0])
             decoded = self.streams.mark()
         # Looked at last: it waits for the denoising, and a GPU can begin to decode meanwhile. Nothing waits for the
