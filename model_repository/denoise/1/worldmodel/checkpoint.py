@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ def load_strict(
     Raises:
         CheckpointError: a key is missing, over, or of another shape; a file is missing or damaged.
     """
-    wanted = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    wanted = module.state_dict()
     stored = _fitting(_headers(source), wanted, rename or (lambda key: key))
     progress = _Progress(len(stored))
     with torch.no_grad():
@@ -70,6 +70,48 @@ def load_strict(
             # A copy, always: a mapped tensor changes, or ends the process, when somebody writes into the file.
             _put(module, name, tensor.to(dtype, copy=tensor.device.type == "cpu"))
             progress.note(tensor.nbytes)
+
+
+def fill_strict(module: nn.Module, tensors: Mapping[str, Tensor], file: Path, device: torch.device) -> None:
+    """As `load_strict`, from tensors that are on the host already: for small files.
+
+    Args:
+        tensors: by the module's names.
+        file: where they come from.
+    """
+    wanted = module.state_dict()
+    found = (_Stored(file, key, tuple(each.shape), _word(each.dtype)) for key, each in tensors.items())
+    for name in _fitting(found, wanted, lambda key: key):
+        _put(module, name, tensors[name].to(device, wanted[name].dtype))
+
+
+def _word(dtype: torch.dtype) -> str:
+    words = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    return words.get(dtype, str(dtype))
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Every tensor of a small file on the host: .safetensors, or .pth as torch.save writes it.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or holds something else.
+    """
+    if file.suffix == ".safetensors":
+        with _opened(file, torch.device("cpu")) as opened:
+            return {key: opened.get_tensor(key).clone() for key in list(opened.keys())}
+    try:
+        # weights_only: a pickle could run anything.
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{file.name}: no such file") from error
+    except Exception as error:  # of many classes, as the damage is
+        raise CheckpointError(
+            f"{file.name}: cannot be read as torch's weights, it is damaged, not whole, or more than tensors "
+            f"({type(error).__name__})"
+        ) from error
+    if not isinstance(tensors, dict) or not all(isinstance(each, Tensor) for each in tensors.values()):
+        raise CheckpointError(f"{file.name}: wanted tensors by their names, got something else")
+    return tensors
 
 
 def _fitting(found: Iterator[_Stored], wanted: dict[str, Tensor], rename: Callable[[str], str]) -> dict[str, _Stored]:
