@@ -7,61 +7,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from worldmodel.checkpoint import CheckpointError, load_strict
 from worldmodel.conditioner import condition_chunk
-from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST
+from worldmodel.config import EMBEDDED
 from worldmodel.published import checkpoint_config, find_parts, original_name
 from worldmodel.sampler import predict
 from worldmodel.transformer import CausalWorldTransformer
 
+from tests.unit.oracles import PRESET, TEXT_DIM, TEXT_LEN, tiny_transformer, write_transformer
 from tests.unit.worlds import tiny_world
-
-HEADS, HEAD_DIM, TEXT_DIM, TEXT_LEN = 2, 24, 16, 8
-PRESET = LINGBOT_WORLD_FAST.replace(height_px=32, width_px=48)
 
 
 @pytest.fixture(scope="module")
 def oracle():
-    """A small transformer of diffusers with every number at random, norms and tables included."""
-    diffusers = pytest.importorskip("diffusers")
-    torch.manual_seed(0)
-    model = diffusers.WanTransformer3DModel(
-        patch_size=(1, 2, 2),
-        num_attention_heads=HEADS,
-        attention_head_dim=HEAD_DIM,
-        in_channels=36,
-        out_channels=16,
-        text_dim=TEXT_DIM,
-        freq_dim=32,
-        ffn_dim=96,
-        num_layers=3,
-    )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter) if ".norm" in name else 0)
-    return model.eval()
-
-
-def camera_tensors(config):
-    """The parts that diffusers does not know, such that the camera moves nothing: scale and shift are zero."""
-    module = CausalWorldTransformer(config.transformer)
-    names = ("cam_", "c2ws_", "patch_embedding_wancamctrl")
-    parts = {name: value for name, value in module.state_dict().items() if any(each in name for each in names)}
-    return {name: value * (0 if "scale_layer" in name or "shift_layer" in name else 1) for name, value in parts.items()}
+    return tiny_transformer()
 
 
 @pytest.fixture
 def folder(oracle, tmp_path):
-    """What diffusers writes, in several shards, with one more for the camera's parts."""
-    inner = tmp_path / "transformer"
-    oracle.save_pretrained(inner, max_shard_size="100KB")
-    config = inner / "config.json"
-    said = json.loads(config.read_text()) | {"num_frames_per_block": 3, "sink_size": 6, "text_len": TEXT_LEN}
-    config.write_text(json.dumps(said | {"sliding_window_num_frames": 12, "local_attn_size": -1}))
-    camera = camera_tensors(checkpoint_config(PRESET, tmp_path))
-    save_file({name: value.contiguous() for name, value in camera.items()}, inner / "camera.safetensors")
-    (index,) = inner.glob("*.index.json")
-    listed = json.loads(index.read_text())
-    listed["weight_map"] |= dict.fromkeys(camera, "camera.safetensors")
-    index.write_text(json.dumps(listed))
+    write_transformer(oracle, tmp_path)
     return tmp_path
 
 
