@@ -12,7 +12,7 @@ import torch
 
 from worldmodel.acceleration import mount_and_compile, warm_up
 from worldmodel.checkpoint import CheckpointError, load_strict
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec_choice import empty_codec, fill_codec, seeded_codec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.prompt import NoTextEncoder, TextEncoder
@@ -50,13 +50,16 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     device, dtype = choose_device(serving, instance)
     if device.type == "cuda":
         settle_cuda(device, dtype)
-    need = need_of(config, serving, dtype)
+    folder = version_folder / serving.checkpoint if serving.checkpoint else None
+    codec = empty_codec(config, serving, folder) if folder else seeded_codec(config, serving)
+    need = need_of(config, serving, dtype, codec)
     check_budget(need, serving)
     check_free(need, free_bytes(device), device)
-    if serving.checkpoint:
-        transformer, codec = _loaded(config, version_folder / serving.checkpoint, device, dtype)
+    if folder:
+        transformer = _loaded(config, folder, device, dtype)
+        fill_codec(codec, serving, folder, device)
     else:
-        transformer, codec = _seeded(config, serving.weights_seed)
+        transformer = _seeded(config, serving.weights_seed)
     step_cache, compilation = mount_and_compile(transformer, device, serving)
     world = World(
         config,
@@ -88,23 +91,19 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     return world
 
 
-def _seeded(config: WorldConfig, seed: int) -> tuple[CausalWorldTransformer, StreamingCodec]:
-    transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+def _seeded(config: WorldConfig, seed: int) -> CausalWorldTransformer:
+    transformer = CausalWorldTransformer(config.transformer)
     seed_parameters(transformer, seed)
-    seed_parameters(codec, seed + 1)
-    return transformer, codec
+    return transformer
 
 
-def _loaded(
-    config: WorldConfig, folder: Path, device: torch.device, dtype: torch.dtype
-) -> tuple[CausalWorldTransformer, StreamingCodec]:
-    """The modules of a checkpoint, straight on the device: they are empty until their tensors come."""
+def _loaded(config: WorldConfig, folder: Path, device: torch.device, dtype: torch.dtype) -> CausalWorldTransformer:
+    """That of a checkpoint, straight on the device: it is empty until its tensors come."""
     with torch.device("meta"):
-        transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
+        transformer = CausalWorldTransformer(config.transformer)
     source = find_parts(folder).transformer
     load_strict(transformer, source, original_name, device, partial(dtype_of, dtype=dtype))
-    load_strict(codec, folder / "codec.safetensors", device=device)
-    return transformer, codec
+    return transformer
 
 
 def _text_encoder(

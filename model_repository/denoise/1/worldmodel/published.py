@@ -60,6 +60,48 @@ def original_name(key: str) -> str:
     return block[1] + _renamed(block[2], BLOCK_NAMES)
 
 
+# The same of Wan's VAE, the other way: its published file -> diffusers.
+VAE_NAMES = {
+    "conv1": "quant_conv",
+    "conv2": "post_quant_conv",
+    **{
+        f"{side}.{theirs}": f"{side}.{name}"
+        for side in ("encoder", "decoder")
+        for theirs, name in (
+            ("conv1", "conv_in"),
+            ("middle.0", "mid_block.resnets.0"),
+            ("middle.1", "mid_block.attentions.0"),
+            ("middle.2", "mid_block.resnets.1"),
+            ("head.0", "norm_out"),
+            ("head.2", "conv_out"),
+        )
+    },
+    "encoder.downsamples": "encoder.down_blocks",
+}
+VAE_PARTS = {
+    ".residual.0.": ".norm1.",
+    ".residual.2.": ".conv1.",
+    ".residual.3.": ".norm2.",
+    ".residual.6.": ".conv2.",
+    ".shortcut.": ".conv_shortcut.",
+}
+_UPSAMPLE = re.compile(r"decoder\.upsamples\.(\d+)\.(.+)")
+VAE_STAGE = 4  # the published decoder counts through its stages: three residual blocks, then what grows
+
+
+def vae_name(key: str) -> str:
+    """A key of Wan's VAE as diffusers has it, from the published file; what no rule knows stays as it is."""
+    upsample = _UPSAMPLE.fullmatch(key)
+    if upsample:
+        stage, place = divmod(int(upsample[1]), VAE_STAGE)
+        part = "upsamplers.0" if place == VAE_STAGE - 1 else f"resnets.{place}"
+        key = f"decoder.up_blocks.{stage}.{part}.{upsample[2]}"
+    key = _renamed(key, VAE_NAMES)
+    for theirs, name in VAE_PARTS.items():
+        key = key.replace(theirs, name)
+    return key
+
+
 def _renamed(key: str, names: dict[str, str]) -> str:
     for theirs, ours in names.items():
         if key == theirs or key.startswith(theirs + "."):
@@ -108,6 +150,48 @@ def find_parts(folder: Path) -> Parts:
         f"wanted {OWN_TRANSFORMER}, or .safetensors files in {' or '.join(TRANSFORMER_FOLDERS[:2])} or in the folder "
         "itself; found neither"
     )
+
+
+CODECS = ("own", "wan", "taehv")
+# Where each codec's weights lie, the usual place first: our own file, diffusers' folder or the file of the published
+# code, and TAEHV's file.
+CODEC_PLACES = {
+    "own": ("codec.safetensors",),
+    "wan": ("vae", "Wan2.1_VAE.pth"),
+    "taehv": ("taew2_1.safetensors", "taew2_1.pth"),
+}
+
+
+def find_codec(folder: Path, choice: str) -> tuple[str, Path]:
+    """Look for a checkpoint's codec.
+
+    Args:
+        choice: "auto", which is the first of `CODECS` that is there, or one of them.
+
+    Returns:
+        Which one, and its file or folder.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    kinds = CODECS if choice == "auto" else (choice,)
+    places = [(kind, folder / place) for kind in kinds for place in CODEC_PLACES[kind]]
+    for kind, place in places:
+        if place.exists():
+            return kind, place
+    wanted = " or ".join(place.name for _, place in places)
+    raise CheckpointError(f"codec {choice}: wanted {wanted} in the checkpoint's folder; nothing of it is there")
+
+
+def vae_config(place: Path) -> dict[str, Any]:
+    """What is said of Wan's VAE; nothing where it is one file.
+
+    Raises:
+        CheckpointError: config.json is missing or no JSON object.
+    """
+    if not place.is_dir():
+        return {}
+    return _read(place / "config.json")
 
 
 def checkpoint_config(preset: WorldConfig, folder: Path) -> WorldConfig:

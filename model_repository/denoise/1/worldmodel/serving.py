@@ -25,6 +25,8 @@ class ServingConfig:
     weights_seed: int = 0
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     dtype: str = "auto"  # auto | float32 | bfloat16
+    codec: str = "auto"  # own | wan | taehv | auto: the first of them that the checkpoint has
+    codec_dtype: str = "auto"  # float32 | bfloat16 | auto: float32
     text_encoder: str = "auto"  # auto: the checkpoint's | words | umt5 | none: clients send prompt_embeds
     text_device: str = "auto"  # auto: the world's | cpu | cuda | cuda:N
     compile: str = "auto"  # on | off | auto: on a GPU; per block
@@ -191,8 +193,11 @@ def _checked(serving: ServingConfig) -> ServingConfig:
     if serving.compile_mode not in COMPILE_MODES:
         wanted = ", ".join(COMPILE_MODES)
         raise ParameterError(f"parameter compile_mode: wanted one of {wanted}, got {serving.compile_mode!r}")
-    if serving.dtype not in ("auto", "float32", "bfloat16"):
-        raise ParameterError(f"parameter dtype: wanted auto, float32 or bfloat16, got {serving.dtype!r}")
+    for name, value in (("dtype", serving.dtype), ("codec_dtype", serving.codec_dtype)):
+        if value not in ("auto", "float32", "bfloat16"):
+            raise ParameterError(f"parameter {name}: wanted auto, float32 or bfloat16, got {value!r}")
+    if serving.codec not in ("auto", "own", "wan", "taehv"):
+        raise ParameterError(f"parameter codec: wanted auto, own, wan or taehv, got {serving.codec!r}")
     if serving.text_encoder not in TEXT_ENCODERS:
         wanted = ", ".join(TEXT_ENCODERS)
         raise ParameterError(f"parameter text_encoder: wanted one of {wanted}, got {serving.text_encoder!r}")
