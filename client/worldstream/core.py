@@ -137,13 +137,14 @@ class SessionCore:
             raise SessionNotFoundError(f"SESSION_NOT_FOUND: session {self.session_id} has ended")
         request_id = self._new_id()
         is_start = self.life is Life.NEW
+        flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
+        request = build_request(request_id, self._opening if is_start else None, controls, flags)
         if is_start:
             self.life = Life.STARTING
             self._start_id = request_id
         if is_end:
             self._ending_ids.add(request_id)
-        flags = None if self.session_id is None else SequenceFlags(self.session_id, is_start, is_end)
-        return self._expected(build_request(request_id, self._opening if is_start else None, controls, flags))
+        return self._expected(request)
 
     def restore_request(self) -> Any:
         """Build the start from a snapshot that asks for no frames.

@@ -11,6 +11,7 @@ from worldstream.requests import Controls
 from worldstream.testing import error_message, frames_message, receipt_message
 
 PIXELS = np.zeros((96, 160, 3), np.uint8)
+TOO_LARGE = Controls(parameters=(("step_cache_warmup_steps", 2**63),))  # for a request's 64 bits
 # What the server says to three requests of two chunks each, the first one of nine frames: (first frame, frames, chunk).
 ANSWERS = {
     "request-1": [(0, 9, (0, 0, 1)), (9, 6, (1, 0, 2)), (15, 6, (1, 1, 2))],
@@ -98,12 +99,24 @@ def test_an_answer_to_nobody_is_named():
 
 def test_a_request_that_cannot_be_built_holds_nothing_back():
     reader = Reader()
-    with pytest.raises(Exception, match=r".+"):
-        reader.core.restore_request()
+    with pytest.raises(ValueError, match="out of range"):
+        reader.core.next_request(TOO_LARGE)
+    slot = reader.exchange.open(reader.core.next_request(Controls()).id)
     for request_id, answers in ANSWERS.items():
         for number in range(len(answers)):
             reader.hear_frames(request_id, number)
+    reader.hear("request-5", frames_message(69, 12, (6, 0, 1), True))
+
+    assert frames_of(slot) == list(range(69, 81))
     assert reader.exchange.is_idle
+
+
+def test_a_start_that_cannot_be_built_is_still_to_be_sent():
+    core = make_core(PIXELS, None, None, None, None, None)
+    with pytest.raises(ValueError, match="out of range"):
+        core.next_request(TOO_LARGE)
+
+    assert core.next_request(Controls()).parameters["sequence_start"].bool_param
 
 
 def test_a_broken_stream_forgets_what_waited():
