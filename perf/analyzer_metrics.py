@@ -7,9 +7,17 @@ model end where its `execute` returns, before there is a frame: means are made o
 from __future__ import annotations
 
 import re
-import urllib.request
+import sys
 from collections.abc import Mapping
 from typing import Any
+
+from common import ROOT
+
+sys.path.insert(0, str(ROOT / "client"))
+
+# isort: split
+from worldstream.errors import UnavailableError
+from worldstream.info import fetch_metrics
 
 LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -29,13 +37,10 @@ UNARY_TIMES = {
 
 def fetch_counters(address: str) -> Counters:
     """The counters of the metrics page at HOST:PORT, now."""
-    # No proxy: what is measured is beside us.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{address}/metrics", timeout=10) as page:
-            return parse_counters(page.read().decode())
-    except OSError as error:
-        raise SystemExit(f"there is no metrics page at {address}: {error}") from error
+        return fetch_metrics(address, 10, parse_counters)
+    except UnavailableError as error:
+        raise SystemExit(f"analyzer.py: {error}") from error
 
 
 def parse_counters(text: str) -> Counters:

@@ -5,6 +5,7 @@ import re
 import urllib.parse
 import urllib.request
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,8 +77,13 @@ def _line(name: str, sums: dict[str, float]) -> str:
     return "" if base.endswith(("_bucket", "_count")) else f"{name} {sums[name]:.15g}"
 
 
-def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:
+def fetch_metrics(
+    url: str, timeout_s: float, parse: Callable[[str], dict[str, float]] = parse_metrics
+) -> dict[str, float]:
     """Read the metrics page at `url`, such as 127.0.0.1:8002 or http://host/behind/a/proxy.
+
+    Args:
+        parse: makes numbers of its text; ValueError where that is no metrics page.
 
     Raises:
         UnavailableError: if it cannot be read.
@@ -89,6 +95,6 @@ def fetch_metrics(url: str, timeout_s: float) -> dict[str, float]:
         if urllib.parse.urlsplit(url).path in ("", "/"):
             url = f"{url.rstrip('/')}/metrics"  # where Triton has it
         with urllib.request.build_opener(*handlers).open(url, timeout=timeout_s) as page:
-            return parse_metrics(page.read().decode())
+            return parse(page.read().decode())
     except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, none in HTTP, or no such page
         raise UnavailableError(f"UNAVAILABLE: metrics: cannot read {url}: {getattr(error, 'reason', error)}") from error
