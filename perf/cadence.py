@@ -11,14 +11,12 @@ table; the last line is one JSON document.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from common import ROOT, Bar, Wanted, document_of, machine, print_document, print_wanted, quartiles
+from common import ROOT, Bar, Wanted, machine, print_document, print_wanted
 from denoise_served import Served, running_server
 
 # isort: split
@@ -26,8 +24,8 @@ from denoise_served import Served, running_server
 from rich.console import Console
 from worldstream.aio import AsyncWorldClient
 from worldstream.bench.figures import Figures, figures_of, frames_per_s
-from worldstream.bench.percentiles import METHOD, percentile
-from worldstream.bench.plan import OpenLoop, Plan, parse_counts
+from worldstream.bench.percentiles import METHOD, percentile, spread
+from worldstream.bench.plan import OpenLoop, Plan, name_of, parse_counts
 from worldstream.bench.records import Round
 from worldstream.bench.run import measure
 from worldstream.bench.tables import NOTE, table_of
@@ -114,10 +112,6 @@ def arms_of(counts: Sequence[int], size: Size, long_steps: int, chunk_ms: float)
     return plans
 
 
-def name_of(num_sessions: int) -> str:
-    return f"{num_sessions} session{'' if num_sessions == 1 else 's'}"
-
-
 def name_of_long(num_steps: int) -> str:
     return f"1 session, {num_steps} steps"
 
@@ -137,9 +131,9 @@ def run_rounds(served: Served, plans: Mapping[str, Plan], num_rounds: int) -> di
 def throughput_ratio(rounds: Mapping[str, Sequence[Round]]) -> dict[str, float]:
     """Frames a second of four sessions over one session's, round by round: median and quartiles."""
     pairs = zip(rounds[name_of(4)], rounds[name_of(1)], strict=True)
-    ratios = [_rate(four) / _rate(one) for four, one in pairs]
-    low, median, high = quartiles(ratios)
-    return {"n": len(ratios), "p25": round(low, 4), "median": round(median, 4), "p75": round(high, 4)}
+    ratios = spread([_rate(four) / _rate(one) for four, one in pairs])
+    assert ratios is not None, "there is a round"
+    return ratios.to_dict()
 
 
 def _rate(seen: Round) -> float:
@@ -159,6 +153,16 @@ def judge(arms: Mapping[str, Figures], long_name: str, throughput: Mapping[str, 
     ]
 
 
+def check_length(long: Figures) -> list[Wanted]:
+    """Whether the long arm's chunk is one of about 0.7 s."""
+    long_ms = long["overhead"]["chunk_ms"]["p50"]
+    return [IS_LONG.held_against(long_ms), IS_NOT_LONGER.held_against(long_ms)]
+
+
+def results_of(arms: Mapping[str, Figures], throughput: Mapping[str, float]) -> dict[str, Any]:
+    return {"percentiles": METHOD, "configuration": "embedded", "arms": arms, "throughput_4_over_1": throughput}
+
+
 def show(arms: Mapping[str, Figures], throughput: Mapping[str, float]) -> None:
     console = Console(width=max(160, 40 + 30 * len(arms)))
     console.print(table_of(arms))
@@ -176,7 +180,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=2, help="of 1 and 4 sessions; others have one (default 2)")
     parser.add_argument("--quick", action="store_true", help="1 and 4 sessions, one round, few chunks")
-    parser.add_argument("--json", type=Path, help="a file for the JSON document too")
     options = parser.parse_args(arguments)
     counts, num_rounds, size = list(JUDGED), 1, QUICK
     if not options.quick:
@@ -192,21 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     throughput = throughput_ratio(rounds)
     show(arms, throughput)
     long_name = name_of_long(long_steps)
-    wanted = judge(arms, long_name, throughput)
-    long_ms = arms[long_name]["overhead"]["chunk_ms"]["p50"]
-    checks = [IS_LONG.held_against(long_ms), IS_NOT_LONGER.held_against(long_ms)]
+    wanted, checks = judge(arms, long_name, throughput), check_length(arms[long_name])
     print_wanted(wanted, checks)
-    results: dict[str, Any] = {
-        "percentiles": METHOD,
-        "configuration": "embedded",
-        "long_steps": long_steps,
-        "calibration_ms": {str(steps): round(ms, 1) for steps, ms in measured_ms.items()},
-        "arms": arms,
-        "throughput_4_over_1": throughput,
-    }
-    if options.json is not None:
-        document = document_of("cadence", measured_on, results, wanted, checks)
-        options.json.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    calibration_ms = {str(steps): round(ms, 1) for steps, ms in measured_ms.items()}
+    results = {**results_of(arms, throughput), "long_steps": long_steps, "calibration_ms": calibration_ms}
     print_document("cadence", measured_on, results, wanted, checks)
     return 0
 

@@ -11,6 +11,8 @@ from worldstream.bench.records import Chunk, Phase, Request, Round
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 
 import cadence
+import check
+from report_documents import number_at
 
 NOTHING = Phase((), 0.0, 1.0, 0.0)
 
@@ -40,22 +42,28 @@ def test_one_and_four_sessions_have_as_many_chunks_and_four_an_open_loop():
     assert arms["1 session, 20 steps"].num_steps == 20
 
 
-def judged(one, four, long):
+def measured(one, four, long):
+    """The arms' figures, and the ratio of their rates."""
     rounds = {"1 session": [one], "4 sessions": [four], "1 session, 20 steps": [long]}
     plans = cadence.arms_of([1, 4], cadence.FULL, long_steps=20, chunk_ms=350)
-    arms = {name: figures_of(rounds[name], plan) for name, plan in plans.items()}
-    return cadence.judge(arms, "1 session, 20 steps", cadence.throughput_ratio(rounds))
+    return {name: figures_of(rounds[name], plan) for name, plan in plans.items()}, cadence.throughput_ratio(rounds)
+
+
+def judged(one, four, long):
+    arms, throughput = measured(one, four, long)
+    return cadence.judge(arms, "1 session, 20 steps", throughput)
 
 
 def test_what_was_asked_for_holds_at_its_bar():
-    # Overheads of 4 and 15 of 100 ms; four sessions give in 4 s what one gives in 1 s; periods of 1, 1, 1 and 1 s.
+    # Overheads of 4 and 15 of 100 ms; four sessions take 1 s where one takes 0.25 s; periods of 1, 1, 1 and 1 s.
     even = [1.0, 2.0, 3.0, 4.0, 5.0]
     wanted = judged(
         seen([0.25 * time_s for time_s in even], 100 / 85 * 15),
         seen(even, num_sessions=4),
         seen(even, 100 / 96 * 4),
     )
-    assert [each.value for each in wanted[:2]] == pytest.approx([0.04, 0.15], abs=1e-4)
+    # Throughput: 19 chunks after the first in 4 s, over 4 in 1 s.
+    assert [each.value for each in wanted[:3]] == pytest.approx([0.04, 0.15, 19 / 16], abs=1e-4)
     assert wanted[3].value == 1
     assert [each.holds for each in wanted] == [True] * 4
 
@@ -69,3 +77,11 @@ def test_what_is_past_its_bar_fails():
     )
     assert wanted[3].value == pytest.approx(1.5, abs=0.02)
     assert [each.holds for each in wanted] == [False] * 4
+
+
+def test_the_baselines_are_where_the_document_has_them():
+    arms, throughput = measured(seen([1.0, 2.0]), seen([1.0, 2.0], num_sessions=4), seen([1.0, 2.0]))
+    documents = {"cadence": {"results": cadence.results_of(arms, throughput)}}
+    places = [each.place for each in check.read_baselines(check.BASELINES) if each.place.startswith("cadence.json#")]
+    # Throughput: 7 chunks after the first in 1 s, over 1 in 1 s; equal periods; 1 of 101 ms.
+    assert [number_at(documents, place) for place in places] == pytest.approx([7, 1, 1 / 101], abs=1e-4)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from worldstream.bench.figures import Figures, figures_of
 from worldstream.bench.percentiles import METHOD
-from worldstream.bench.plan import OpenLoop, Plan, parse_counts
+from worldstream.bench.plan import OpenLoop, Plan, name_of, parse_counts
 from worldstream.bench.tables import NOTE, table_of
 from worldstream.endpoint import DEFAULT_URL
 from worldstream.picture import read_picture
@@ -107,7 +107,7 @@ def bench(
     counts = parse_counts(sessions or ("1,2" if quick else "1,2,4,8"))
     if quick:
         plan = quickened(plan)
-    plans = {_name(count): replace(plan, num_sessions=count) for count in counts}
+    plans = {name_of(count): replace(plan, num_sessions=count) for count in counts}
     figures = _run(plans, rounds, url, metrics_url, timeout)
     if json_file is not None:
         asked = asdict(replace(plan, picture=None)) | {"num_sessions": counts, "num_rounds": rounds}
@@ -125,10 +125,6 @@ def quickened(plan: Plan) -> Plan:
         num_cancels=min(plan.num_cancels, 1),
         open_loop=None if loop is None else replace(loop, num_requests=min(loop.num_requests, 4)),
     )
-
-
-def _name(num_sessions: int) -> str:
-    return f"{num_sessions} session{'' if num_sessions == 1 else 's'}"
 
 
 def _run(

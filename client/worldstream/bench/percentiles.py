@@ -24,9 +24,9 @@ class Summary:
         """The percentiles that so few samples do not support: no sample is expected to lie beyond them."""
         return [f"p{percent}" for percent in (50, 95, 99) if not is_supported(self.n, percent)]
 
-    def to_dict(self, num_digits: int = 3) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; `few` names the percentiles that are hardly more than the largest sample."""
-        rounded = {name: round(value, num_digits) for name, value in asdict(self).items()}
+        rounded = {name: round(value, 3) for name, value in asdict(self).items()}
         return {**rounded, "few": self.few}
 
 
@@ -39,9 +39,9 @@ class Spread:
     median: float
     p75: float
 
-    def to_dict(self, num_digits: int = 4) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {name: round(value, num_digits) for name, value in asdict(self).items()}
+        return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

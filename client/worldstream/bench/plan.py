@@ -39,6 +39,11 @@ class Plan:
     seed: int = 0  # of pauses and arrivals
 
 
+def name_of(num_sessions: int) -> str:
+    """What an arm with so many sessions is called: "1 session", "4 sessions"."""
+    return f"{num_sessions} session{'' if num_sessions == 1 else 's'}"
+
+
 def parse_counts(text: str) -> list[int]:
     """Read numbers of sessions: "1,2,4" or "1-8", or both.
 
