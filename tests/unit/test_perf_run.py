@@ -1,6 +1,7 @@
 """What runs the benchmarks: one after the other, whatever fails, with the command in each document."""
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
 
+import report_figures
 import run
+from common import ROOT
 
 DOCUMENT = {
     "bench": "good",
@@ -86,3 +89,17 @@ def test_a_folder_is_named_after_cpu_and_cores():
 
 def test_without_a_gpu_all_takes_less_than_a_quarter_of_an_hour():
     assert sum(each.minutes for each in run.BENCHMARKS if not each.needs_gpu) < 15
+
+
+def test_the_folders_page_tells_the_same_minutes():
+    page = (ROOT / "perf" / "README.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \|", page, re.MULTILINE))
+    assert told == {each.name: f"{each.minutes:g}" for each in run.BENCHMARKS}
+
+
+def test_the_list_tells_which_benchmarks_the_readme_shows():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    figures = [figure for _, passage in report_figures.passages(text) for figure in report_figures.figures(passage)]
+    shown = {figure.place.partition(".")[0] for figure in figures}
+    shown |= set(re.findall(r"\]\(perf/results/[^/]+/(\w+)\.png\)", text))
+    assert shown == {each.name for each in run.BENCHMARKS if each.is_in_readme}
