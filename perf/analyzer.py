@@ -1,9 +1,9 @@
 """Let NVIDIA's perf_analyzer load the models, and say when frames came: the scenarios of perf/scenarios.toml.
 
-    python perf/analyzer.py                            # all scenarios, on servers of its own: 3 minutes
-    python perf/analyzer.py --quick                    # a few of them, short
-    python perf/analyzer.py --only 'denoise-*'         # those whose names match
-    python perf/analyzer.py --url localhost:8001       # on a server that runs (its configuration decides which)
+    .venv/bin/python perf/analyzer.py                       # all scenarios, on servers of its own: 3 minutes
+    .venv/bin/python perf/analyzer.py --quick               # a few of them, short
+    .venv/bin/python perf/analyzer.py --only 'denoise-*'    # those whose names match
+    .venv/bin/python perf/analyzer.py --url localhost:8001  # on a server that runs (its configuration decides which)
 
 Of unary models the figures are perf_analyzer's own: percentiles of a request's time, and requests a second. Of streams
 they are not: its latency is the time to a request's last response. Its profile export says when each response came, and
@@ -183,20 +183,20 @@ def print_point(scenario: Scenario, concurrency: int, point: Mapping[str, Any]) 
         server = point["server"]["mean_ms"]
         beside = f"server: chunk {server['total']:.0f} ms, queued {server['queued']:.0f} ms"
         if "control_to_response_ms" in point:
-            beside = f"control to response {three(point['control_to_response_ms'])}; {beside}"
+            beside = f"control to response {percentiles_text(point['control_to_response_ms'])}; {beside}"
     else:
         first, between, count = point["latency_ms"], None, ""
         rate = f"{point['requests_per_s']:.1f} requests/s"
         server = point["server"]["mean_ms"]
         beside = f"server: compute {server['preprocess compute']:.1f} ms, queue {server['preprocess queue']:.1f} ms"
-    gap = three(between) if between else ""
+    times, gap = percentiles_text(first), percentiles_text(between) if between else ""
     print(
-        f"  {scenario.name:40s} {concurrency:7d} {count:>9s}  {three(first):25s} {gap:20s} {rate:>17s}  {beside}",
+        f"  {scenario.name:40s} {concurrency:7d} {count:>9s}  {times:25s} {gap:20s} {rate:>17s}  {beside}",
         flush=True,
     )
 
 
-def three(summary: Mapping[str, float]) -> str:
+def percentiles_text(summary: Mapping[str, float]) -> str:
     return " / ".join(f"{summary[name]:.{0 if summary[name] >= 100 else 1}f}" for name in ("p50", "p95", "p99"))
 
 

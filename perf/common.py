@@ -165,7 +165,7 @@ def print_wanted(wanted: Sequence[Wanted], checks: Sequence[Wanted] = ()) -> Non
         for entry in entries:
             where = f" [{entry.where}]" if entry.where else ""
             verdict = "holds" if entry.holds else "FAILS"
-            print(f"  {verdict}  {entry.what}{where}: {entry.value:.2f} (wanted {entry.bar})")
+            print(f"  {verdict}  {entry.what}{where}: {entry.value:.4g} (wanted {entry.bar})")
 
 
 def print_document(

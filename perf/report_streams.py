@@ -21,7 +21,7 @@ from report_style import COLOURS, WIDE, Results, Table, number, save, spread
 PERCENTILES = ("p50", "p95", "p99")
 
 
-def three(summary: Mapping[str, Any] | None) -> str:
+def percentiles_text(summary: Mapping[str, Any] | None) -> str:
     """Three percentiles, and of how many samples; ~ before one that so few do not support."""
     if summary is None:
         return ""
@@ -52,7 +52,7 @@ def cadence_tables(results: Results) -> list[Table]:
         [
             name,
             *(
-                three(arm[key])
+                percentiles_text(arm[key])
                 for key in ("first_frame_ms", "chunk_period_ms", "inter_frame_ms", "control_to_frame_ms")
             ),
         ]
@@ -62,10 +62,10 @@ def cadence_tables(results: Results) -> list[Table]:
         [
             name,
             _spread(arm["frames_per_s"]),
-            three(arm["period_over_median"]),
+            percentiles_text(arm["period_over_median"]),
             f"{100 * arm['viewer']['in_time']:.1f}",
             number(arm["viewer"]["underruns_per_minute"], 3),
-            three(arm["cancel_to_idle_ms"]),
+            percentiles_text(arm["cancel_to_idle_ms"]),
             _spread(arm["overhead"]["share"], 100),
         ]
         for name, arm in arms
@@ -74,7 +74,7 @@ def cadence_tables(results: Results) -> list[Table]:
         [
             name,
             *(number(value, 3) for value in (loop["rate_per_s"], loop["requests"], sum(loop["refused"].values()))),
-            *(three(loop[key]) for key in ("from_intended_ms", "from_sent_ms")),
+            *(percentiles_text(loop[key]) for key in ("from_intended_ms", "from_sent_ms")),
         ]
         for name, arm in arms
         if (loop := arm["open_loop"])
@@ -132,8 +132,11 @@ def analyzer_tables(results: Results) -> list[Table]:
         [
             name,
             concurrency,
-            *(three(point.get(key)) for key in ("first_response_ms", "control_to_response_ms", "inter_response_ms")),
-            three(point["last_response_ms"]),
+            *(
+                percentiles_text(point.get(key))
+                for key in ("first_response_ms", "control_to_response_ms", "inter_response_ms")
+            ),
+            percentiles_text(point["last_response_ms"]),
             number(point["frames_per_s"], 3),
             *(number(point["server"]["mean_ms"].get(key), 3) for key in ("total", "queued")),
         ]
@@ -141,7 +144,7 @@ def analyzer_tables(results: Results) -> list[Table]:
         if "frames_per_s" in point
     ]
     unary = [
-        [name, concurrency, three(point["latency_ms"]), number(point["requests_per_s"], 3)]
+        [name, concurrency, percentiles_text(point["latency_ms"]), number(point["requests_per_s"], 3)]
         + [number(point["server"]["mean_ms"].get(f"preprocess {key}"), 3) for key in ("compute", "queue")]
         for name, concurrency, point in points_of(results)
         if "requests_per_s" in point

@@ -1,7 +1,7 @@
 """What frames cost on their way to a client: raw, as differences under gzip, and as PNG, JPEG or WebP files.
 
-    python perf/transport.py            # 480x832, chunks of 12 frames: two minutes on two cores
-    python perf/transport.py --quick    # a small picture, for a look at the script
+    .venv/bin/python perf/transport.py            # 480x832, chunks of 12 frames: two minutes on two cores
+    .venv/bin/python perf/transport.py --quick    # a small picture, for a look at the script
 
 A replay engine plays one prepared chunk through the world's own emitter on a real server; nothing is computed, so what
 is left is transport. The frames are a picture that moves, with a little noise in each: differences under gzip then take
