@@ -11,18 +11,21 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+from transformers import UMT5Config, UMT5EncoderModel
 from typer.testing import CliRunner
-from worldmodel.codec import StreamingCodec
+from worldmodel.codec import Codec, StreamingCodec
 from worldmodel.conditioner import condition_chunk
 from worldmodel.config import PRESETS, WorldConfig
 from worldmodel.serving import ServingConfig
 from worldmodel.session_size import session_bytes
+from worldmodel.taehv_codec import TaehvCodec
 from worldmodel.transformer import CAMERA_CHANNELS, CausalWorldTransformer
+from worldmodel.wan_codec import WanCodec
 from worldmodel.world import Controls
 from worldstream.cli import app
 from worldstream.errors import InvalidInputError
 from worldstream.sizing.command import make_plan
-from worldstream.sizing.plan import activation_bytes, parse_bytes, plan_world, tell_bytes
+from worldstream.sizing.plan import activation_bytes, codec_activation_bytes, parse_bytes, plan_world, tell_bytes
 from worldstream.sizing.worlds import WORLDS, WorldSizes
 
 from tests.unit.worlds import TINY, picture, tiny_world
@@ -42,6 +45,7 @@ VARIANTS = {
 def sizes_of(config: WorldConfig, **operator: object) -> WorldSizes:
     """The same world in the client's terms, field by field."""
     both = {**vars(config), **vars(config.transformer), **vars(config.codec)}
+    del both["codec"]  # its sizes count; which codec is the operator's
     names = [field.name for field in dataclasses.fields(WorldSizes)]
     return WorldSizes(**{name: both[name] for name in names if name in both}, **operator)
 
@@ -56,15 +60,23 @@ def module_bytes(module: torch.nn.Module) -> int:
     return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
 
 
+def codec_on_meta(name: str, config: WorldConfig, dtype: torch.dtype) -> Codec:
+    makers = {"own": lambda: StreamingCodec(config.codec), "wan": lambda: WanCodec({}), "taehv": TaehvCodec}
+    with torch.device("meta"):
+        codec = makers[name]()
+    codec.cast(dtype)
+    return codec.place(torch.device("meta"))
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_client_knows_every_world_of_the_server(name: str) -> None:
-    assert WORLDS[name] == sizes_of(PRESETS[name])
+    assert WORLDS[name] == sizes_of(PRESETS[name], is_published=name == "lingbot_world_fast")
 
 
 def test_the_client_knows_the_servers_defaults() -> None:
     served = vars(ServingConfig())
     operator = {name: value for name, value in vars(WORLDS["embedded"]).items() if name in served}
-    assert len(operator) == 7
+    assert len(operator) == 11
     assert operator == {name: served[name] for name in operator}
 
 
@@ -88,6 +100,32 @@ def test_weights_take_what_the_modules_hold(name: str, dtype: str) -> None:
 
     placed = transformer.place(torch.device("meta"), getattr(torch, dtype))
     assert (plan.transformer_bytes, plan.codec_bytes) == (module_bytes(placed), module_bytes(codec))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["own", "wan", "taehv"])
+def test_each_codec_takes_what_it_holds_and_what_the_server_reserves(name: str, dtype: str) -> None:
+    config = PRESETS["lingbot_world_fast"]
+    codec = codec_on_meta(name, config, getattr(torch, dtype))
+
+    plan = plan_world(name, sizes_of(config, codec=name, codec_dtype=dtype))
+
+    assert plan.codec_bytes == module_bytes(codec)
+    assert plan.session_bytes == session_bytes(config, codec, torch.bfloat16)
+
+
+def test_a_published_world_has_wans_vae_and_umt5_on_its_gpu() -> None:
+    sizes = UMT5Config(vocab_size=256384, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64)  # umt5-xxl
+    with torch.device("meta"):
+        model = UMT5EncoderModel(sizes)
+    model.encoder.set_input_embeddings(model.shared)  # one table under two names
+
+    plan, elsewhere = (make_plan("lingbot_world_fast", each, None, None) for each in ([], ["text_device=cpu"]))
+
+    assert plan.codec == "wan"
+    assert plan.text_encoder_bytes == 2 * sum(each.numel() for each in model.parameters())
+    assert elsewhere.text_encoder_bytes == 0
+    assert make_plan("embedded", [], None, None).text_encoder_bytes == 0
 
 
 @pytest.mark.parametrize("budget_bytes", [0, 8000, 1 << 30])  # no layer, one of three, all
@@ -140,6 +178,36 @@ def test_the_estimated_peak_covers_the_measured_one(config: WorldConfig) -> None
     assert measured < activation_bytes(sizes_of(config, dtype="float32")) < 1.6 * measured
 
 
+@pytest.mark.parametrize("name", ["own", "wan", "taehv"])
+@pytest.mark.parametrize("chunk_latent_frames", [3, 4])
+def test_the_estimated_peak_of_each_codec_covers_the_measured_one(name: str, chunk_latent_frames: int) -> None:
+    config = PRESETS["embedded"].replace(chunk_latent_frames=chunk_latent_frames)
+    codec = codec_on_meta(name, config, torch.float32)
+    codec.to("meta")  # its statistics, too
+    rows, columns = config.latent_height, config.latent_width
+    latents = torch.empty(1, chunk_latent_frames, 16, rows, columns, device="meta")
+    picture_and_black = torch.empty(1, 21, 3, config.height_px, config.width_px, device="meta")
+    with torch.inference_mode(), PeakBytes() as first:
+        _, memory = codec.decode(latents)
+    with torch.inference_mode(), PeakBytes() as later:
+        codec.decode(latents, memory)
+    with torch.inference_mode(), PeakBytes() as encoding:
+        codec.encode(picture_and_black)
+
+    estimated = codec_activation_bytes(sizes_of(config, codec=name))
+
+    assert max(first.peak, later.peak, encoding.peak) <= estimated
+    assert estimated < 1.3 * max(first.peak, later.peak, encoding.peak)
+
+
+def test_shared_memory_follows_the_formula_of_the_manual() -> None:
+    text = (CONFIGS.parent / "preprocess" / "config.pbtxt").read_text()
+    assert '"max_pixels_per_request" value { string_value: "33554432"' in text
+    assert "count: 2" in text
+    # By hand: 2 x (1.5 x (64 + 96) + 16) and 1.5 x (64 + 1) + 16 MiB.
+    assert plan_world("embedded", WORLDS["embedded"]).shm_bytes == (512 + 113.5) * MIB
+
+
 def test_a_gpu_holds_what_is_left_in_whole_sessions() -> None:
     sizes = WORLDS["lingbot_world_fast"]
     alone = plan_world("fast", sizes)
@@ -178,12 +246,12 @@ def test_a_configuration_file_is_read_as_the_server_reads_it(tmp_path: Path) -> 
     "path", sorted([CONFIGS / "config.pbtxt", *CONFIGS.glob("configs/*.pbtxt")]), ids=lambda p: p.stem
 )
 def test_every_configuration_of_the_repository_can_be_planned(path: Path) -> None:
-    assert make_plan(str(path), [], "80GiB", None).sessions > 0
+    assert make_plan(str(path), [], "1TiB", None).sessions > 0
 
 
 def test_the_command_tells_people_and_programs() -> None:
     runner = CliRunner()
-    arguments = ["plan", "lingbot-world-fast", "--set", "denoise.window_latent_frames=15", "--memory", "141GB"]
+    arguments = ["plan", "lingbot-world-fast", "--set", "denoise.window_latent_frames=15", "--memory", "192GB"]
 
     told = runner.invoke(app, arguments)
     parsed = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
@@ -193,7 +261,7 @@ def test_the_command_tells_people_and_programs() -> None:
     assert f"{parsed['session_bytes']:,}" in told.stdout
     wanted = parsed["sessions"] * parsed["session_bytes"]
     assert f"sessions fit; set session_budget_bytes to {wanted}" in told.stdout
-    assert parsed["memory_bytes"] == 141 * 10**9
+    assert parsed["memory_bytes"] == 192 * 10**9
     assert parsed["window_bytes"] == 2 * 40 * (15 * 1560 + 1) * 5120 * 2
     assert parsed["fixed_bytes"] + parsed["free_bytes"] == parsed["memory_bytes"]
 
@@ -214,7 +282,7 @@ def test_a_gpu_that_is_too_small_is_told_by_how_much() -> None:
         (["embedded", "--set", "seed=1"], "--set: 'seed' decides on no bytes"),
         (["embedded", "--set", "height_px"], "--set: wanted KEY=VALUE, got 'height_px'"),
         (["embedded", "--set", "height_px=100"], "size: wanted multiples of 16 px, got 100x160"),
-        (["embedded", "--set", "dtype=float16"], "dtype: wanted auto, float32 or bfloat16, got 'float16'"),
+        (["embedded", "--set", "dtype=float16"], "dtype: wanted one of auto, float32, bfloat16, got 'float16'"),
         (
             ["embedded", "--set", "window_latent_frames=5"],
             "window_latent_frames: wanted at least sink and chunk, 3 + 3",
@@ -242,6 +310,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
         ("80GiB", 80 * 2**30),
         ("141GB", 141 * 10**9),
         ("24g", 24 * 2**30),
+        ("1Gi", 2**30),
         ("512 MiB", 512 * MIB),
         ("1.5k", 1536),
         ("7", 7),

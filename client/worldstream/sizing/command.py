@@ -24,6 +24,7 @@ _AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JS
 _LINES = (
     ("transformer", "transformer_bytes"),
     ("codec", "codec_bytes"),
+    ("text encoder", "text_encoder_bytes"),
     ("conditioner, held for a chunk", "conditioner_held_bytes"),
     ("activations, estimated", "activation_bytes"),
     ("picture cache", "picture_cache_bytes"),
@@ -55,7 +56,9 @@ def plan(
     table.columns[1].justify = table.columns[2].justify = "right"
     for label, name in _LINES:
         num_bytes = getattr(made, name)
-        table.add_row(label, tell_bytes(num_bytes), f"{num_bytes:,}")
+        table.add_row(
+            f"codec, {made.codec}" if name == "codec_bytes" else label, tell_bytes(num_bytes), f"{num_bytes:,}"
+        )
     Console().print(table)
     for line in closing_lines(made):
         typer.echo(line)

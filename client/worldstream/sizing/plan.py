@@ -9,15 +9,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from worldstream.errors import InvalidInputError
-from worldstream.sizing.worlds import GIB, PATCH, SPATIAL_STRIDE, TIME_STRIDE, WorldSizes
+from worldstream.sizing.worlds import GIB, ITEM_BYTES, PATCH, SPATIAL_STRIDE, TIME_STRIDE, WorldSizes
 
 DEFAULT_RESERVE_BYTES = GIB
 _MASK_CHANNELS, _RAY_CHANNELS = 4, 6
 _SPARE_TOKENS = 1  # the key-value buffer has one token that nothing is written to
 _FLOAT32 = 4
+# Wan 2.1's VAE and TAEHV as published: their parameters, and the numbers that a session keeps for each latent cell.
+_FOREIGN_CODECS = {"wan": (126_892_531, 151_328), "taehv": (11_315_539, 5_376)}
+_UMT5_PARAMETERS = 5_680_910_336  # of the encoder of umt5-xxl
 _PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
-# A model's shared memory region grows from this, and a picture passes through the regions of two models.
-_REGION_BYTES, _NUM_REGIONS = 16 * 2**20, 2
+# Of shared memory, as serve.py and preprocess are set: a region a process, which begins with so much and ends at one
+# and a half times its largest request and answer. docker/README.md has the formula.
+_REGION_BYTES, _MOST_BODY_BYTES, _MOST_PIXELS, _NUM_PREPROCESSES = 16 * 2**20, 64 * 2**20, 2**25, 2
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,9 @@ class Plan:
     configuration: str
     dtype: str  # of the transformer
     transformer_bytes: int
+    codec: str  # own, wan or taehv
     codec_bytes: int  # its weights
+    text_encoder_bytes: int  # 0 where it is elsewhere, or none
     session_bytes: int  # what a start reserves: the five that follow
     window_bytes: int  # keys and values of the whole window
     text_bytes: int  # keys and values of the prompt
@@ -40,7 +46,7 @@ class Plan:
     picture_cache_bytes: int
     session_budget_bytes: int
     budget_sessions: int  # that the configured budget admits
-    shm_bytes: int  # of host memory: /dev/shm, four starts at once with the largest pictures
+    shm_bytes: int  # of host memory: /dev/shm
     memory_bytes: int | None = None  # of the device
     reserve_bytes: int = DEFAULT_RESERVE_BYTES  # for the runtime itself: context, kernels, compiled code, slack
     free_bytes: int | None = None  # for sessions; below 0 the world itself does not fit
@@ -52,6 +58,7 @@ class Plan:
         return (
             self.transformer_bytes
             + self.codec_bytes
+            + self.text_encoder_bytes
             + self.conditioner_held_bytes
             + self.activation_bytes
             + self.picture_cache_bytes
@@ -81,7 +88,9 @@ def plan_world(
         configuration=configuration,
         dtype=world.served_dtype,
         transformer_bytes=transformer_bytes(world),
+        codec=world.served_codec,
         codec_bytes=codec_bytes(world),
+        text_encoder_bytes=text_encoder_bytes(world),
         session_bytes=session,
         **parts,
         conditioner_chunk_bytes=chunk,
@@ -116,7 +125,13 @@ def transformer_bytes(world: WorldSizes) -> int:
 
 
 def codec_bytes(world: WorldSizes) -> int:
-    """Bytes of the codec's parameters and of its latents' mean and deviation; float32 everywhere."""
+    """Bytes of the codec's parameters, and of its latents' mean and deviation, which stay float32."""
+    served = world.served_codec
+    parameters = _FOREIGN_CODECS[served][0] if served in _FOREIGN_CODECS else _own_codec_parameters(world)
+    return parameters * world.codec_item_bytes + 2 * world.latent_channels * _FLOAT32
+
+
+def _own_codec_parameters(world: WorldSizes) -> int:
     widths, into = world.encoder_widths, world.decoder_widths
     encoder = _conv(12, widths[0]) + _conv(widths[-1], world.latent_channels)
     encoder += sum(2 * width * width for width in widths[:-1])
@@ -125,8 +140,14 @@ def codec_bytes(world: WorldSizes) -> int:
     decoder += sum(2 * width * width for width in into[:-1])
     decoder += sum(9 * one * other for one, other in itertools.pairwise(into))
     blocks = [*zip(widths, world.encoder_blocks, strict=True), *zip(into, world.decoder_blocks, strict=True)]
-    memory_blocks = sum(count * (_conv(2 * width, width) + _conv(width, width)) for width, count in blocks)
-    return (encoder + decoder + memory_blocks + 2 * world.latent_channels) * _FLOAT32
+    return encoder + decoder + sum(count * (_conv(2 * width, width) + _conv(width, width)) for width, count in blocks)
+
+
+def text_encoder_bytes(world: WorldSizes) -> int:
+    """Bytes of UMT5's parameters where it lies on the world's device: bfloat16 on a GPU, float32 on a CPU."""
+    if not world.has_text_encoder:
+        return 0
+    return _UMT5_PARAMETERS * ITEM_BYTES["float32" if world.device == "cpu" else "bfloat16"]
 
 
 def session_bytes(world: WorldSizes) -> int:
@@ -135,25 +156,39 @@ def session_bytes(world: WorldSizes) -> int:
 
 
 def activation_bytes(world: WorldSizes) -> int:
-    """The peak of one pass through the transformer, and of the larger of decode and encode beside it; an estimate.
+    """The peak of one pass through the transformer, and of a decode or an encode beside it; an estimate.
 
     Counted by hand from the code, eager, one chunk: in a block the residual, what is modulated from it in float32,
-    queries, keys and values, and both sides of the GELU; in the codec's widest stage a frame's map six times and a
-    half. Attention's own workspace (none of note in its fused kernels) and the step cache are left out.
+    queries, keys and values, and both sides of the GELU. Attention's own workspace (none of note in its fused kernels),
+    that of convolutions, and the step cache are left out.
     """
     narrow, dim = world.item_bytes, world.dim
     block = 2 * world.ffn_dim * narrow + 6 * dim * narrow + 4 * dim * _FLOAT32
     camera = 2 * _RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2 * narrow
+    return world.chunk_tokens * max(block, camera) + codec_activation_bytes(world)
+
+
+def codec_activation_bytes(world: WorldSizes) -> int:
+    """The peak of the codec: of a chunk's decode, or of a picture's encode if that is more; an estimate.
+
+    In planes, one channel of one picture each. Those of Wan's VAE, which takes one latent frame at a time, and those of
+    TAEHV were read off a trace of their modules.
+    """
     decoded, encoded = TIME_STRIDE * world.chunk_latent_frames, TIME_STRIDE * world.condition_latent_frames
-    quarter = world.height_px * world.width_px // 4 * _FLOAT32  # a channel at half the picture's height and width
-    decode = 13 * decoded * world.decoder_widths[-1] * quarter // 2
-    encode = 13 * encoded * world.encoder_widths[0] * quarter // 2 + 4 * encoded * 3 * 4 * quarter
-    return world.chunk_tokens * max(block, camera) + max(decode, encode)
+    if world.served_codec == "wan":
+        planes = 8000 + 6 * max(decoded, encoded)
+    elif world.served_codec == "taehv":
+        planes = max(143 * decoded, 134 * encoded)
+    else:  # the widest stage, at half the picture's height and width, seven times; beside a picture four times
+        planes = max(7 * world.decoder_widths[-1] * decoded, (7 * world.encoder_widths[0] + 48) * encoded) // 4
+    return planes * world.height_px * world.width_px * world.codec_item_bytes
 
 
-def shm_bytes(world: WorldSizes, num_starts: int = 4) -> int:
-    """Shared memory of the host for so many starts at once with the largest pictures, each in both models' regions."""
-    return _NUM_REGIONS * (_REGION_BYTES + num_starts * 3 * world.max_picture_pixels)
+def shm_bytes(world: WorldSizes) -> int:
+    """Shared memory of the host, where nothing lets a body of more than 64 MiB through."""
+    preprocess = 3 * (_MOST_BODY_BYTES + 3 * _MOST_PIXELS) // 2 + _REGION_BYTES
+    denoise = 3 * (_MOST_BODY_BYTES + world.response_bytes) // 2 + _REGION_BYTES
+    return _NUM_PREPROCESSES * preprocess + denoise
 
 
 def _session_parts(world: WorldSizes) -> dict[str, int]:
@@ -164,16 +199,21 @@ def _session_parts(world: WorldSizes) -> dict[str, int]:
     size, behind_sink = world.chunk_latent_frames, world.window_latent_frames - world.sink_latent_frames
     past = size * (-(-world.sink_latent_frames // size) - (-behind_sink // size))
     condition = (_MASK_CHANNELS + world.latent_channels) * world.cells * world.condition_latent_frames
-    scales = (1, 2, 4)
-    stages = zip(world.decoder_widths, world.decoder_blocks, scales, strict=True)
-    memory = sum(width * count * scale * scale * world.cells for width, count, scale in stages)
+    served = world.served_codec
+    kept = _FOREIGN_CODECS[served][1] if served in _FOREIGN_CODECS else _own_codec_memory(world)
     return {
         "window_bytes": token * window,
         "text_bytes": token * world.text_len,
         "condition_bytes": condition * world.item_bytes,
-        "codec_memory_bytes": memory * _FLOAT32,
+        "codec_memory_bytes": kept * world.cells * world.codec_item_bytes,
         "history_bytes": past * world.latent_channels * world.cells * _FLOAT32,
     }
+
+
+def _own_codec_memory(world: WorldSizes) -> int:
+    """Numbers that a session keeps for each latent cell: stages are at once, twice and four times its resolution."""
+    stages = zip(world.decoder_widths, world.decoder_blocks, (1, 2, 4), strict=True)
+    return sum(width * count * scale * scale for width, count, scale in stages)
 
 
 def _conditioner_bytes(world: WorldSizes, num_layers: int) -> int:
@@ -194,7 +234,7 @@ def _conv(channels_in: int, channels_out: int) -> int:
 
 
 def parse_bytes(name: str, text: str) -> int:
-    """Read a size such as 80GiB, 141GB, 24G (binary) or 1073741824.
+    """Read a size such as 80GiB, 141GB, 24G or 24Gi (both binary) or 1073741824.
 
     Raises:
         InvalidInputError: it is no such size.
@@ -207,7 +247,7 @@ def parse_bytes(name: str, text: str) -> int:
     try:
         if prefix in ("", "b") and not ending:
             scale = 1
-        elif ending in ("", "ib"):
+        elif ending in ("", "i", "ib"):
             scale = 1024 ** _PREFIXES[prefix]
         elif ending == "b":
             scale = 1000 ** _PREFIXES[prefix]

@@ -41,13 +41,18 @@ class WorldSizes:
     window_latent_frames: int = 18
     sink_latent_frames: int = 3
     condition_latent_frames: int = 6
+    is_published: bool = False  # others have made weights for it, with Wan's VAE and UMT5
     device: str = "auto"
     dtype: str = "auto"
+    codec: str = "auto"
+    codec_dtype: str = "auto"
+    text_encoder: str = "auto"
+    text_device: str = "auto"
     conditioner_reuse: bool = True
     conditioner_budget_bytes: int = 4 * GIB
     session_budget_bytes: int = 2 * GIB
     picture_cache_bytes: int = 64 * 2**20
-    max_picture_pixels: int = 2**24
+    response_bytes: int = 2**20
 
     @property
     def served_dtype(self) -> str:
@@ -60,6 +65,22 @@ class WorldSizes:
     def item_bytes(self) -> int:
         """Bytes of one number of that dtype."""
         return ITEM_BYTES[self.served_dtype]
+
+    @property
+    def served_codec(self) -> str:
+        """Own, wan or taehv; auto is what a published checkpoint has."""
+        return ("wan" if self.is_published else "own") if self.codec == "auto" else self.codec
+
+    @property
+    def codec_item_bytes(self) -> int:
+        """Bytes of one number of the codec's; float32 unless another is set."""
+        return ITEM_BYTES["float32" if self.codec_dtype == "auto" else self.codec_dtype]
+
+    @property
+    def has_text_encoder(self) -> bool:
+        """Whether UMT5 lies on the world's own device."""
+        is_umt5 = self.text_encoder == "umt5" or (self.text_encoder == "auto" and self.is_published)
+        return is_umt5 and self.text_device in ("auto", self.device if self.device != "auto" else "cuda")
 
     @property
     def cells(self) -> int:
@@ -88,6 +109,7 @@ _LINGBOT_WORLD_FAST = WorldSizes(
     height_px=480,
     width_px=832,
     sink_latent_frames=9,
+    is_published=True,
 )
 WORLDS: dict[str, WorldSizes] = {
     "embedded": WorldSizes(
@@ -112,6 +134,7 @@ WORLDS: dict[str, WorldSizes] = {
         text_len=51,
         height_px=192,
         width_px=208,
+        is_published=False,
     ),
 }
 # The parameters of `denoise` that decide on bytes; its others are passed over.
@@ -124,12 +147,24 @@ _SETTABLE = (
     "condition_latent_frames",
     "device",
     "dtype",
+    "codec",
+    "codec_dtype",
+    "text_encoder",
+    "text_device",
     "conditioner_reuse",
     "conditioner_budget_bytes",
     "session_budget_bytes",
     "picture_cache_bytes",
-    "max_picture_pixels",
+    "response_bytes",
 )
+_WORDS = {
+    "device": ("auto", "cpu", "cuda"),
+    "dtype": ("auto", *ITEM_BYTES),
+    "codec": ("auto", "own", "wan", "taehv"),
+    "codec_dtype": ("auto", *ITEM_BYTES),
+    "text_encoder": ("auto", "words", "umt5", "none"),
+    "text_device": ("auto", "cpu", "cuda"),
+}
 _TRUTHS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
@@ -166,8 +201,9 @@ def with_parameters(world: WorldSizes, parameters: Mapping[str, str]) -> WorldSi
         key: _value(key, text, getattr(world, key)) for key, text in parameters.items() if key in _SETTABLE and text
     }
     changed = replace(world, **changes)
-    if changed.served_dtype not in ITEM_BYTES:
-        raise InvalidInputError(f"dtype: wanted auto, {' or '.join(ITEM_BYTES)}, got {changed.dtype!r}")
+    for name, words in _WORDS.items():
+        if getattr(changed, name) not in words:
+            raise InvalidInputError(f"{name}: wanted one of {', '.join(words)}, got {getattr(changed, name)!r}")
     grid = SPATIAL_STRIDE * PATCH
     if changed.height_px % grid or changed.width_px % grid:
         raise InvalidInputError(f"size: wanted multiples of {grid} px, got {changed.height_px}x{changed.width_px}")
