@@ -104,6 +104,15 @@ def test_a_text_is_mended_by_ftfy_where_that_is_there(monkeypatch):
     assert clean("Ã¼ber ") == client_clean("Ã¼ber ") == "über"
 
 
+@pytest.mark.gpu
+def test_a_gpu_reads_in_bfloat16(folder):
+    encoder = load_umt5(folder / "text_encoder", folder / "tokenizer", SIZES, torch.device("cuda", 0))
+    vectors = encoder.encode("a street in winter")
+    np.testing.assert_array_equal(encoder.encode("a street in winter"), vectors)
+    np.testing.assert_array_equal(torch.from_numpy(vectors).bfloat16().float().numpy(), vectors)
+    np.testing.assert_allclose(vectors, load(folder).encode("a street in winter"), atol=0.1)  # numbers are about 1
+
+
 def change_config(folder, **changes):
     path = folder / "text_encoder" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
