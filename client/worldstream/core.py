@@ -84,6 +84,7 @@ class SessionCore:
         self._opening = opening
         self._order = FrameOrder(is_from_start=opening is not None and not opening.is_restored)
         self._answers = AnswerOrder()
+        self._last_answered_id = ""  # by frames
         self._num_requests = 0
         self._start_id: str | None = None
         self._ending_ids: set[str] = set()
@@ -184,6 +185,7 @@ class SessionCore:
         for event in events:
             if event.batch is not None:
                 self._order.check(event.batch)
+                self._last_answered_id = event.request_id
             self._follow(event)
         return events
 
@@ -212,9 +214,10 @@ class SessionCore:
             self.end_was_confirmed()
 
     def _follow_error(self, request_id: str, error: WorldStreamError) -> None:
-        if self._order.is_mid_chunk:  # its other parts will not come
+        if self._order.is_mid_chunk and request_id == self._last_answered_id:  # its other parts will not come
             self._order.lose_track()
-        if isinstance(error, SessionNotFoundError) and self.life is not Life.STARTING:
+        # What was sent behind a start that has failed is not found either; the session may still be started.
+        if isinstance(error, SessionNotFoundError) and self.life not in (Life.NEW, Life.STARTING):
             self.end_was_confirmed()
         elif request_id == self._start_id and self.life is Life.STARTING:
             self.life = Life.UNSURE if isinstance(error, _UNSURE_AFTER) else Life.NEW

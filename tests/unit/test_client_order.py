@@ -69,6 +69,43 @@ def test_a_receipt_and_a_refusal_have_no_turn():
         reader.slots[2].take()
 
 
+@pytest.mark.parametrize("refusal", ["BUSY: denoise: 4 requests wait", "SESSION_NOT_FOUND: sequence_id: it ends"])
+def test_a_refusal_amid_a_chunk_of_another_request_leaves_the_other_parts_their_place(refusal):
+    # It once counted as the end of that chunk: its next part broke the whole stream with a ProtocolError.
+    reader = Reader()
+    for number in range(2):
+        reader.hear_frames("request-1", number)
+    reader.hear("request-2", error_message(refusal))
+    reader.hear_frames("request-1", 2)
+
+    assert frames_of(reader.slots[0]) == list(range(21))
+    assert reader.core.num_frames_lost == 0
+
+
+def test_an_error_amid_its_own_chunk_gives_up_the_other_parts():
+    reader = Reader()
+    for number in range(2):
+        reader.hear_frames("request-1", number)
+    reader.hear("request-1", error_message("INTERNAL: an answer could not be sent"))
+    for number in range(2):
+        reader.hear_frames("request-2", number)
+
+    assert frames_of(reader.slots[1]) == list(range(21, 45))
+    assert reader.core.num_frames_lost == 6
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_session_whose_start_failed_can_be_started_again_whatever_was_sent_behind_it(order):
+    # It once counted as ended where the refusal of what was sent behind the start came after the start's own.
+    reader = Reader()
+    said = [("request-1", "SESSION_LIMIT: no room"), ("request-2", "SESSION_NOT_FOUND: never started")]
+    for place in order:
+        reader.hear(said[place][0], error_message(said[place][1]))
+
+    again = reader.core.next_request(Controls())
+    assert again.parameters["sequence_start"].bool_param
+
+
 def test_an_error_stays_behind_the_frames_that_came_before_it():
     reader = Reader()
     reader.hear_frames("request-2", 0)
