@@ -38,7 +38,7 @@ def test_tritons_own_keys_are_passed_over():
     [
         (
             {"configuration": "wan"},
-            "parameter configuration: wanted one of embedded, lingbot_world_fast, lingbot_world_mini, got 'wan'",
+            "parameter configuration: wanted one of embedded, lingbot_world_fast, lingbot_world_v2, lingbot_world_mini, got 'wan'",
         ),
         ({"chunks": "3"}, "parameter chunks: unknown"),
         ({"height_px": "tall"}, "parameter height_px: wanted an integer, got 'tall'"),
@@ -53,6 +53,8 @@ def test_tritons_own_keys_are_passed_over():
         ({"move_per_frame": "-1"}, "parameters: embedded: move_per_frame must be positive, got -1.0"),
         ({"device": "tpu"}, "parameters: parameter device: wanted auto, cpu, cuda or cuda:N, got 'tpu'"),
         ({"dtype": "fp8"}, "parameters: parameter dtype: wanted auto, float32 or bfloat16, got 'fp8'"),
+        ({"codec": "vae"}, "parameters: parameter codec: wanted auto, own, wan or taehv, got 'vae'"),
+        ({"codec_dtype": "half"}, "parameters: parameter codec_dtype: wanted auto, float32 or bfloat16, got 'half'"),
         (
             {"compile_mode": "fast"},
             "parameters: parameter compile_mode: wanted one of default, reduce-overhead, max-autotune-no-cudagraphs, "

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from worldmodel.checkpoint import CheckpointError
 from worldmodel.loading import Instance, load_world
 from worldmodel.published import checkpoint_config
+from worldmodel.room import need_of
 from worldmodel.serving import ServingConfig
 from worldmodel.world import Controls
 
@@ -94,6 +95,12 @@ def test_a_session_takes_the_bytes_that_were_announced(world):
         go(world, session, **move)
     taken = sum(part.untyped_storage().nbytes() for part in session.decoder_memory)
     assert taken == world.codec.decoder_memory_bytes(32, 48)
+
+
+def test_what_is_foretold_counts_this_codec(world):
+    need = need_of(world.config, ServingConfig(), torch.float32, world.codec)
+    assert need.session == world.session_bytes()
+    assert need.weights == sum(each.nbytes for part in (world.transformer, world.codec) for each in part.parameters())
 
 
 def test_with_one_latent_frame_a_chunk_the_frames_are_the_same_clip(folder, oracles):
