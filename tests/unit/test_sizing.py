@@ -70,7 +70,7 @@ def codec_on_meta(name: str, config: WorldConfig, dtype: torch.dtype) -> Codec:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_client_knows_every_world_of_the_server(name: str) -> None:
-    assert WORLDS[name] == sizes_of(PRESETS[name], is_published=name == "lingbot_world_fast")
+    assert WORLDS[name] == sizes_of(PRESETS[name], is_published=name in ("lingbot_world_fast", "lingbot_world_v2"))
 
 
 def test_the_client_knows_the_servers_defaults() -> None:
@@ -278,7 +278,7 @@ def test_a_gpu_that_is_too_small_is_told_by_how_much() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no_such_world"], "config: wanted one of embedded, lingbot_world_fast, lingbot_world_mini or a config.pbtxt"),
+        (["no_such_world"], "config: wanted one of embedded, lingbot_world_fast, lingbot_world_v2, lingbot_world_mini or"),
         (["embedded", "--set", "seed=1"], "--set: 'seed' decides on no bytes"),
         (["embedded", "--set", "height_px"], "--set: wanted KEY=VALUE, got 'height_px'"),
         (["embedded", "--set", "height_px=100"], "size: wanted multiples of 16 px, got 100x160"),

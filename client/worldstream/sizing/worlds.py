@@ -124,6 +124,7 @@ WORLDS: dict[str, WorldSizes] = {
         width_px=160,
     ),
     "lingbot_world_fast": _LINGBOT_WORLD_FAST,
+    "lingbot_world_v2": replace(_LINGBOT_WORLD_FAST, chunk_latent_frames=4, sink_latent_frames=6),
     "lingbot_world_mini": replace(
         _LINGBOT_WORLD_FAST,
         dim=512,

@@ -182,6 +182,15 @@ LINGBOT_WORLD_FAST = WorldConfig(
     translation_rule="first_moving_chunk",
 )
 
+# The published causal model, v2 (CC BY-NC-SA 4.0): the same sizes. Chunk, window and sink of its own program's defaults;
+# the layout for diffusers says three latent frames a chunk in its config.json, which has the last word.
+LINGBOT_WORLD_V2 = LINGBOT_WORLD_FAST.replace(
+    name="lingbot_world_v2",
+    chunk_latent_frames=4,
+    sink_latent_frames=6,
+    timesteps=(1000.0, 750.0, 500.0, 250.0),
+)
+
 # For benchmarks, there are no weights: the published model's widths, heads, tokens and prompt length by ten, so that
 # attention, linear layers and conditioner keep their shares of the work; a fifth of its layers. 12 x 13 tokens a frame.
 LINGBOT_WORLD_MINI = LINGBOT_WORLD_FAST.replace(
@@ -194,4 +203,6 @@ LINGBOT_WORLD_MINI = LINGBOT_WORLD_FAST.replace(
     is_distilled=False,
 )
 
-PRESETS = {config.name: config for config in (EMBEDDED, LINGBOT_WORLD_FAST, LINGBOT_WORLD_MINI)}
+PRESETS = {
+    config.name: config for config in (EMBEDDED, LINGBOT_WORLD_FAST, LINGBOT_WORLD_V2, LINGBOT_WORLD_MINI)
+}

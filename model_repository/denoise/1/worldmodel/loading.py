@@ -51,6 +51,8 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     if device.type == "cuda":
         settle_cuda(device, dtype)
     folder = version_folder / serving.checkpoint if serving.checkpoint else None
+    # First, so that what it takes of the device is no longer counted as free.
+    prompts = PromptCache(_text_encoder(config, serving, version_folder, device), serving.prompt_cache_bytes)
     codec = empty_codec(config, serving, folder) if folder else seeded_codec(config, serving)
     need = need_of(config, serving, dtype, codec)
     check_budget(need, serving)
@@ -72,7 +74,7 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
         step_cache,
         serving.step_cache_settings,
         compilation,
-        PromptCache(_text_encoder(config, serving, version_folder, device), serving.prompt_cache_bytes),
+        prompts,
     )
     warm_up(world)
     if device.type == "cuda":  # a host may use its memory for other things as well, and lend it again
