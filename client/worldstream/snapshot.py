@@ -1,5 +1,6 @@
 """A session's file: what the server saves it to and restores it from. Its contents are the server's own affair."""
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,19 @@ def join_parts(parts: Sequence[SnapshotPart]) -> bytes:
     if not parts or places != [(index, len(parts)) for index in range(len(parts))]:
         raise ProtocolError(f"snapshot: wanted all parts of a file in order, {len(parts)} came")
     return b"".join(part.content.data for part in parts)
+
+
+def check_place(path: Path) -> None:
+    """Find out whether `write_whole` can write there, before work is done for it.
+
+    Raises:
+        OSError: it cannot.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.touch()
+    unfinished.unlink()
 
 
 def write_whole(path: Path, content: bytes) -> None:

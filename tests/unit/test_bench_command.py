@@ -1,8 +1,10 @@
 """`worldstream bench` against the small server: what it asks for, and what it says. No times are looked at."""
 
+import http.server
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import pytest
@@ -68,6 +70,58 @@ def test_refused_requests_of_the_open_loop_are_counted(server):
 
     assert arm["open_loop"]["refused"] == {"BUSY": 1}
     assert (arm["counts"]["refused"], arm["open_loop"]["from_intended_ms"]["n"]) == (1, 3)
+
+
+def test_a_server_that_is_too_busy_for_the_plan_ends_the_run_and_is_named(server):
+    # It once was passed over: a start that was refused ended as SESSION_NOT_FOUND of the request behind it.
+    def refuse(seen):
+        return iter([error_message("BUSY: request: too many wait")]) if seen.inputs.get("event_id") == [3] else None
+
+    server.script = refuse
+    result = bench(server)
+
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "error: BUSY: request: too many wait")
+    assert server.sessions == {}
+
+
+@pytest.mark.parametrize("place", ["gone/figures.json", "."])
+def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_asked_for(server, tmp_path, place):
+    result = bench(server, "--json", str(tmp_path / place))
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: [Errno ")
+    assert server.seen == []
+    assert list(tmp_path.iterdir()) == []
+
+
+class OtherPage(http.server.BaseHTTPRequestHandler):
+    """A page of somebody else's metrics."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"nv_inference_count 7\n")
+
+    def log_message(self, *_):
+        """Nobody reads it."""
+
+
+def test_a_metrics_page_that_is_not_worldstreams_is_found_before_anything_is_asked_for(server):
+    with http.server.HTTPServer(("127.0.0.1", 0), OtherPage) as other:
+        threading.Thread(target=other.handle_request, daemon=True).start()
+        result = bench(server, "--metrics-url", f"127.0.0.1:{other.server_port}")
+
+    assert result.exit_code == 1
+    assert "has no worldstream_queued_requests" in result.stderr
+    assert server.seen == []
+
+
+def test_a_metrics_page_that_is_not_there_is_found_before_anything_is_asked_for(server):
+    result = bench(server, "--metrics-url", "127.0.0.1:1")
+
+    assert result.exit_code == 1
+    assert "metrics: cannot read http://127.0.0.1:1/metrics" in result.stderr
+    assert server.seen == []
 
 
 def test_frames_that_another_request_steered_end_the_run(server):

@@ -124,7 +124,9 @@ def test_numbers_of_sessions_are_read(text, counts):
     assert parse_counts(text) == counts
 
 
-@pytest.mark.parametrize("text", ["", "0", "a", "1,,2", "1-", "-3", "4-1", "65", "1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "a", "1,,2", "1-", "-3", "4-1", "4-1,2", "65", "1-65", "65-99", "1-999999999999", "1.5"]
+)
 def test_other_numbers_of_sessions_are_refused(text):
     with pytest.raises(InvalidInputError, match="--sessions"):
         parse_counts(text)

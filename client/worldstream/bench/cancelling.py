@@ -8,7 +8,7 @@ import time
 from worldstream.bench.plan import Plan
 from worldstream.bench.records import Cancel
 from worldstream.bench.walker import Walker
-from worldstream.errors import CancelledError, ResponseTimeoutError
+from worldstream.errors import CancelledError, ResponseTimeoutError, UnavailableError
 from worldstream.info import fetch_metrics
 
 NUM_CHUNKS = 8  # of the request that is cancelled: more than it ever gets
@@ -18,9 +18,16 @@ _POLL_S = 0.005
 
 
 async def num_requests(metrics_url: str) -> int:
-    """Requests that the server holds and has not done with, of all its clients."""
+    """Requests that the server holds and has not done with, of all its clients.
+
+    Raises:
+        UnavailableError: if the page cannot be read, or is not worldstream's.
+    """
     metrics = await asyncio.to_thread(fetch_metrics, metrics_url, _TIMEOUT_S)
-    return int(sum(value for name, value in metrics.items() if name.partition("{")[0] == _QUEUED))
+    held = [value for name, value in metrics.items() if name.partition("{")[0] == _QUEUED]
+    if not held:
+        raise UnavailableError(f"UNAVAILABLE: metrics: {metrics_url} has no {_QUEUED}; wanted worldstream's own page")
+    return int(sum(held))
 
 
 async def cancel_to_idle(walker: Walker, plan: Plan, metrics_url: str, draw: random.Random) -> Cancel | None:

@@ -15,7 +15,7 @@ from worldstream.bench.plan import OpenLoop, Plan, name_of, parse_counts
 from worldstream.bench.tables import NOTE, table_of
 from worldstream.endpoint import DEFAULT_URL
 from worldstream.picture import read_picture
-from worldstream.snapshot import write_whole
+from worldstream.snapshot import check_place, write_whole
 from worldstream.way import way_of_command
 
 _STDOUT = Path("-")
@@ -108,6 +108,8 @@ def bench(
     if quick:
         plan = quickened(plan)
     plans = {name_of(count): replace(plan, num_sessions=count) for count in counts}
+    if json_file is not None and json_file != _STDOUT:
+        check_place(json_file)
     figures = _run(plans, rounds, url, metrics_url, timeout)
     if json_file is not None:
         asked = asdict(replace(plan, picture=None)) | {"num_sessions": counts, "num_rounds": rounds}

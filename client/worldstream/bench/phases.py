@@ -64,5 +64,5 @@ async def keep_coming(walkers: Sequence[Walker], plan: Plan, loop: OpenLoop) -> 
     for walker, time_s in zip(itertools.cycle(walkers), times_s, strict=False):
         intended_s = began_s + time_s
         await asyncio.sleep(max(0.0, intended_s - time.perf_counter()))
-        asked.append(asyncio.create_task(walker.ask(1, plan.num_steps, intended_s)))
+        asked.append(asyncio.create_task(walker.ask(1, plan.num_steps, intended_s, may_be_refused=True)))
     return list(await asyncio.gather(*asked))

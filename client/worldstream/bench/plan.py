@@ -55,8 +55,9 @@ def parse_counts(text: str) -> list[int]:
         first, dash, last = (each.strip() for each in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InvalidInputError(f"--sessions: wanted numbers such as 1,2,4 or 1-8, got {text!r}")
-        counts += range(int(first), int(last if dash else first) + 1)
+        # One beyond what may be is enough to be refused; a range without an end in sight would fill the memory.
+        counts += range(int(first), min(int(last if dash else first), MOST_SESSIONS + 1) + 1) or [0]
     wanted = sorted(set(counts))
-    if not wanted or wanted[0] < 1 or wanted[-1] > MOST_SESSIONS:
+    if wanted[0] < 1 or wanted[-1] > MOST_SESSIONS:
         raise InvalidInputError(f"--sessions: wanted 1 to {MOST_SESSIONS} at a time, got {text!r}")
     return wanted

@@ -11,7 +11,7 @@ import numpy as np
 from worldstream.aio import AsyncWorldClient
 from worldstream.aio.session import AsyncSession
 from worldstream.bench import phases
-from worldstream.bench.cancelling import cancel_to_idle
+from worldstream.bench.cancelling import cancel_to_idle, num_requests
 from worldstream.bench.plan import Plan
 from worldstream.bench.records import Cancel, Round
 from worldstream.bench.walker import Walker
@@ -52,6 +52,8 @@ async def _measure(
 ) -> dict[str, list[Round]]:
     rounds: dict[str, list[Round]] = {name: [] for name in plans}
     async with client:
+        if metrics_url is not None:
+            await num_requests(metrics_url)  # what it is needed for comes last: a wrong one is found before all else
         await _run(client, _TRIAL, None)
         for number in range(num_rounds):
             for name in list(plans)[:: -1 if number % 2 else 1]:

@@ -46,12 +46,15 @@ class Walker:
         )
         return Pending(event_id, num_chunks, sent_s if intended_s is None else intended_s, sent_s, replies)
 
-    async def receive(self, pending: Pending) -> Request:
+    async def receive(self, pending: Pending, may_be_refused: bool = False) -> Request:
         """Read all that answers a request.
+
+        Args:
+            may_be_refused: note BUSY instead of raising it: for what is sent whatever the server does.
 
         Raises:
             ProtocolError: if a batch carries another event id, or chunks are missing.
-            WorldStreamError: the request's error, but for BUSY, which is noted.
+            WorldStreamError: the request's error.
         """
         chunks: list[Chunk] = []
         frames_s: list[float] = []
@@ -63,14 +66,18 @@ class Walker:
                     chunks.append(Chunk(tuple(frames_s), batch.timings))
                     frames_s = []
         except BusyError as error:
+            if not may_be_refused:
+                raise
             return self._seen(pending, (), error.code)
         if len(chunks) != pending.num_chunks:
             raise ProtocolError(f"chunk: wanted {pending.num_chunks} of a request, got {len(chunks)}")
         return self._seen(pending, tuple(chunks))
 
-    async def ask(self, num_chunks: int, num_steps: int | None, intended_s: float | None = None) -> Request:
-        """Send a request and read all that answers it."""
-        return await self.receive(await self.send(num_chunks, num_steps, intended_s))
+    async def ask(
+        self, num_chunks: int, num_steps: int | None, intended_s: float | None = None, may_be_refused: bool = False
+    ) -> Request:
+        """Send a request and read all that answers it; arguments as of `send` and `receive`."""
+        return await self.receive(await self.send(num_chunks, num_steps, intended_s), may_be_refused)
 
     def _seen(self, pending: Pending, chunks: tuple[Chunk, ...], refusal: str = "") -> Request:
         return Request(self.number, pending.intended_s, pending.sent_s, chunks, refusal)
