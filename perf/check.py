@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from report_documents import PlaceError, number_at, read_documents
+from report_documents import PlaceError, is_finite, number_at, read_documents
 
 BASELINES = Path(__file__).with_name("baselines.json")
 FIELDS = {"name", "place", "value", "tolerance", "better", "why"}
@@ -72,7 +72,7 @@ def read_baselines(path: Path) -> list[Baseline]:
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BaselineError(f"{path.name} cannot be read: {error}") from None
     if not isinstance(entries, list) or not entries:
         raise BaselineError(f"{path.name}: wanted a list of baselines")
@@ -88,9 +88,11 @@ def _baseline(number: int, entry: Any) -> Baseline:
     if not isinstance(entry, dict) or set(entry) != FIELDS:
         got = sorted(entry) if isinstance(entry, dict) else type(entry).__name__
         raise BaselineError(f"{place}: wanted {sorted(FIELDS)}, got {got}")
+    if not (isinstance(entry["name"], str) and entry["name"].strip()):
+        raise BaselineError(f"{place}: name: wanted a text, got {entry['name']!r}")
     place = f"baseline {entry['name']!r}"
     for field in ("value", "tolerance"):
-        if not _is_finite(entry[field]):
+        if not is_finite(entry[field]):
             raise BaselineError(f"{place}: {field}: wanted a finite number, got {entry[field]!r}")
     if entry["tolerance"] < 0 or (entry["better"] == "higher" and entry["tolerance"] >= 1):
         raise BaselineError(f"{place}: tolerance: wanted a share of the value, got {entry['tolerance']}")
@@ -101,10 +103,6 @@ def _baseline(number: int, entry: Any) -> Baseline:
     if not isinstance(entry["place"], str) or ABSOLUTE.search(entry["place"]):
         raise BaselineError(f"{place}: place: wanted a ratio's, got {entry['place']!r}")
     return Baseline(**entry)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def compare(baselines: Sequence[Baseline], documents: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from report_documents import PlaceError, read_documents
+from report_documents import PlaceError, check_form, read_documents
 from report_figures import rewritten
 from report_plots import draw_plots
-from report_tables import Table, number, tables_of
+from report_style import Table, number
+from report_tables import tables_of
 
 # Of a document's machine, what is no package's version.
 FACTS = ("cpu", "num_cpus", "load_average", "system", "python")
@@ -25,9 +26,13 @@ def write_report(folder: Path) -> Path:
     """Draw the pictures and write report.md into the folder.
 
     Raises:
-        PlaceError: if one of its files is not a document.
+        PlaceError: if there is no such folder, or one of its files is not a document.
     """
+    if not folder.is_dir():
+        raise PlaceError(f"{folder.name} is no folder of documents")
     documents = read_documents(folder)
+    for name, document in documents.items():
+        check_form(document, f"{name}.json")
     pictures = draw_plots(documents, folder)
     path = folder / "report.md"
     path.write_text(report_of(documents, pictures), encoding="utf-8")

@@ -30,7 +30,7 @@ def draw_plots(documents: Mapping[str, Mapping[str, Any]], folder: Path) -> dict
         try:
             draw(documents[bench]["results"], folder / f"{bench}.png")
             names[bench] = f"{bench}.png"
-        except (KeyError, TypeError, IndexError, ValueError):
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, ZeroDivisionError):
             (folder / f"{bench}.png").unlink(missing_ok=True)  # an earlier document's
         finally:
             plt.close("all")

@@ -21,7 +21,7 @@ def tables_of(document: Mapping[str, Any]) -> list[Table]:
     try:
         if make is not None:
             return make(document["results"])
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ZeroDivisionError):
         pass  # another form
     return [plain_table(document["results"])]
 

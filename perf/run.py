@@ -26,6 +26,8 @@ from typing import Any
 
 from common import ROOT, machine
 from report import write_report
+from report_documents import PlaceError, check_form
+from report_style import number
 
 PYTHON = ".venv/bin/python"  # as a reader types it
 TOLD = ("OMP_NUM_THREADS",)  # what the environment says that changes figures
@@ -111,7 +113,13 @@ def run_command(command: Sequence[str], timeout_s: float, log: Path) -> tuple[in
     with log.open("w", encoding="utf-8") as errors:
         # A session of its own: what it has started is stopped with it.
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
         )
         try:
             printed, _ = process.communicate(timeout=timeout_s)
@@ -137,14 +145,19 @@ def stop(process: subprocess.Popen[str]) -> str:
 
 
 def document_in(printed: str) -> dict[str, Any]:
-    """The JSON document that a benchmark's output ends with."""
+    """The JSON document that a benchmark's output ends with.
+
+    Raises:
+        BenchmarkError: its last line is none, or one that no report can be made of.
+    """
     lines = printed.strip().splitlines()
     try:
-        document = json.loads(lines[-1]) if lines else None
-    except json.JSONDecodeError:
-        document = None
-    if not (isinstance(document, dict) and {"bench", "machine", "commit", "results", "wanted"} <= document.keys()):
-        raise BenchmarkError("its last line is no document")
+        document: dict[str, Any] = json.loads(lines[-1] if lines else "")
+        check_form(document, "its last line")
+    except (ValueError, RecursionError):
+        raise BenchmarkError("its last line is no document") from None
+    except PlaceError as error:
+        raise BenchmarkError(str(error)) from None
     return document
 
 
@@ -178,9 +191,9 @@ def has_gpu() -> bool:
 def run_all(benchmarks: Sequence[Benchmark], folder: Path) -> list[str]:
     """Run each in turn and write its document into the folder; the names of those that failed."""
     failed = []
-    for number, benchmark in enumerate(benchmarks, 1):
+    for turn, benchmark in enumerate(benchmarks, 1):
         log = ROOT / "perf" / "out" / f"{benchmark.name}.log"
-        place = f"[{number}/{len(benchmarks)}] {benchmark.name}"
+        place = f"[{turn}/{len(benchmarks)}] {benchmark.name}"
         say(f"{place}: about {benchmark.minutes:g} minutes: {benchmark.command({})}")
         try:
             document = run_benchmark(benchmark, log)
@@ -198,7 +211,9 @@ def bars_of(document: Mapping[str, Any]) -> str:
     wanted = document["wanted"]
     if not wanted:
         return "no bars"
-    missed = [f"{entry['what']} ({entry['value']:g}, wanted {entry['bar']})" for entry in wanted if not entry["holds"]]
+    missed = [
+        f"{entry['what']} ({number(entry['value'])}, wanted {entry['bar']})" for entry in wanted if not entry["holds"]
+    ]
     held = f"{len(wanted) - len(missed)} of {len(wanted)} bars hold"
     return "; MISSED: ".join([held, *missed])
 
@@ -239,7 +254,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if load > 0.5:
         say(f"NOTE: this machine is busy (load average {load:.1f}): times will be too long, ratios rough")
     failed = run_all(benchmarks, folder)
-    say(f"report: {shown(write_report(folder))}")
+    try:
+        say(f"report: {shown(write_report(folder))}")
+    except PlaceError as error:  # a file that lay there before
+        say(f"report: FAILED: {error}")
+        failed.append("report")
     if failed:
         say(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0

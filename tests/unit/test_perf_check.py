@@ -80,6 +80,7 @@ def test_where_none_is_allowed_one_is_too_many(folder, capsys):
         (True, "wanted a number, got bool"),
         ("0.1", "wanted a number, got str"),
         (None, "wanted a number, got NoneType"),
+        (10**400, "wanted a finite number, got 1000"),
     ],
 )
 def test_what_is_no_number_is_bad_input(folder, capsys, saved, said):
@@ -126,6 +127,9 @@ def test_absolute_measurements_are_no_baselines(folder, capsys, place):
         ({"value": "0.1"}, "value: wanted a finite number, got '0.1'"),
         ({"better": "more"}, "better: wanted higher or lower, got 'more'"),
         ({"why": " "}, "why: wanted the reason"),
+        ({"name": None}, "name: wanted a text, got None"),
+        ({"name": []}, "name: wanted a text, got []"),
+        ({"value": 10**400}, "value: wanted a finite number, got 1000"),
         ({"unit": "ms"}, "baseline 0: wanted ['better', 'name', 'place', 'tolerance', 'value', 'why'], got"),
     ],
 )
@@ -134,9 +138,10 @@ def test_baselines_that_say_nonsense_are_bad_input(folder, capsys, changes, said
     assert said in capsys.readouterr().err
 
 
-def test_broken_files_are_bad_input(folder, capsys):
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_broken_files_are_bad_input(folder, capsys, text):
     write(folder)
-    (folder / "conditioner.json").write_text("{")
+    (folder / "conditioner.json").write_text(text)
     assert run(folder, SAVED) == 2
     assert "conditioner.json cannot be read" in capsys.readouterr().err
     assert run(folder) == 2

@@ -109,6 +109,39 @@ def test_what_is_no_document_is_named(tmp_path, capsys):
     assert "x.json is no benchmark's document" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"machine": None}, "reuse.json/machine is missing"),
+        ({"machine": {**MACHINE, "load_average": []}}, "reuse.json#/machine/load_average: wanted numbers"),
+        ({"machine": {**MACHINE, "num_cpus": True}}, "reuse.json#/machine/num_cpus is missing, or of another type"),
+        ({"wanted": [1]}, "reuse.json#/wanted/0/what is missing"),
+        ({"wanted": [{"what": "much", "bar": ">= 2", "holds": False}]}, "reuse.json#/wanted/0/value is missing"),
+        ({"checks": None}, "reuse.json/checks is missing"),
+        ({"started": 5}, "reuse.json/started is missing"),
+    ],
+)
+def test_a_document_that_no_report_can_be_made_of_is_named(root, capsys, changes, said):
+    path = root / "results" / "mine" / "reuse.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    assert report.main([str(path.parent)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):
+    assert report.main([str(tmp_path / "gone")]) == 2
+    assert "gone is no folder of documents" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("results", [{}, {"served": None, "build": {}, "arms": [], "frames": [1]}])
+@pytest.mark.parametrize("bench", sorted(report_tables.TABLES))
+def test_results_of_any_other_form_are_reported_as_they_are(root, bench, results):
+    path = root / "results" / "mine" / "reuse.json"
+    document = {**json.loads(path.read_text()), "bench": bench, "results": results}
+    path.with_name(f"{bench}.json").write_text(json.dumps(document))
+    assert f"## {bench}" in report.write_report(path.parent).read_text()
+
+
 def test_an_older_form_is_shown_number_by_number():
     (table,) = report_tables.tables_of({"bench": "transport", "results": {"raw": {"rate": 5}}})
     assert table.rows == [("raw: rate", "5")]

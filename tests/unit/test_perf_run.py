@@ -53,6 +53,41 @@ def test_failures_are_named_and_take_nothing_with_them(root, capsys):
     assert "it broke" in log
 
 
+@pytest.mark.parametrize(
+    "last_line",
+    [
+        json.dumps({**DOCUMENT, "wanted": [{"what": "much", "bar": ">= 2", "holds": False}]}),
+        json.dumps({**DOCUMENT, "results": []}),
+        json.dumps([DOCUMENT]),
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_garbage_for_a_document_takes_nothing_with_it(root, capsys, last_line):
+    script = f"import sys\nsys.stdout.buffer.write({last_line!r}.encode(errors='surrogateescape'))"
+    (root / "perf" / "bad.py").write_text(script)
+    assert run.main(["--only", "bad", "good", "--out", str(root / "results")]) == 1
+    said = capsys.readouterr().err
+    assert "[1/2] bad: FAILED: its last line" in said
+    assert said.splitlines()[-1] == "FAILED: bad"
+    assert (root / "results" / "good.json").exists()
+
+
+def test_a_folder_that_holds_something_else_has_no_report_but_its_results(root, capsys):
+    (root / "results").mkdir()
+    (root / "results" / "notes.json").write_text("[]")
+    assert run.main(["--only", "good", "--out", str(root / "results")]) == 1
+    assert "report: FAILED: notes.json is no benchmark's document" in capsys.readouterr().err
+    assert (root / "results" / "good.json").exists()
+
+
+def test_a_bar_without_a_value_is_missed(root, capsys):
+    bar = {"what": "much", "value": None, "bar": ">= 2", "holds": False}
+    (root / "perf" / "good.py").write_text(f"print({json.dumps({**DOCUMENT, 'wanted': [bar]})!r})")
+    assert run.main(["--only", "good"]) == 0
+    assert "0 of 1 bars hold; MISSED: much (, wanted >= 2)" in capsys.readouterr().err
+
+
 def test_a_document_says_how_it_came_about(root, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert run.main(["--only", "perf/good.py"]) == 0
