@@ -278,7 +278,7 @@ def test_a_gpu_that_is_too_small_is_told_by_how_much() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no_such_world"], "config: wanted one of embedded, lingbot_world_fast, lingbot_world_v2, lingbot_world_mini or"),
+        (["no_such_world"], "config: wanted one of embedded, lingbot_world_fast, lingbot_world_v2"),
         (["embedded", "--set", "seed=1"], "--set: 'seed' decides on no bytes"),
         (["embedded", "--set", "height_px"], "--set: wanted KEY=VALUE, got 'height_px'"),
         (["embedded", "--set", "height_px=100"], "size: wanted multiples of 16 px, got 100x160"),
