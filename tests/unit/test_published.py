@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 from worldmodel.checkpoint import CheckpointError, load_strict
 from worldmodel.conditioner import condition_chunk
 from worldmodel.config import EMBEDDED
-from worldmodel.published import checkpoint_config, find_parts, original_name
+from worldmodel.published import checkpoint_config, find_parts
+from worldmodel.published_names import original_name
 from worldmodel.sampler import predict
 from worldmodel.transformer import CausalWorldTransformer
 

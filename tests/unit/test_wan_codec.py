@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from worldmodel.checkpoint import CheckpointError, fill_strict
-from worldmodel.published import vae_name
+from worldmodel.published_names import vae_name
 from worldmodel.wan_codec import WanCodec
 
 from tests.unit.oracles import tiny_vae, whole_frames, whole_latents

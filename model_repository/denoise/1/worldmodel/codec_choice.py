@@ -13,7 +13,8 @@ from worldmodel.checkpoint import CheckpointError, fill_strict, load_strict, rea
 from worldmodel.codec import Codec, StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
-from worldmodel.published import find_codec, vae_config, vae_name
+from worldmodel.published import find_codec, vae_config
+from worldmodel.published_names import vae_name
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.taehv_codec import FIRST_GROW, TaehvCodec
 from worldmodel.wan_codec import WanCodec

@@ -182,8 +182,8 @@ LINGBOT_WORLD_FAST = WorldConfig(
     translation_rule="first_moving_chunk",
 )
 
-# The published causal model, v2 (CC BY-NC-SA 4.0): the same sizes. Chunk, window and sink of its own program's defaults;
-# the layout for diffusers says three latent frames a chunk in its config.json, which has the last word.
+# The published causal model, v2 (CC BY-NC-SA 4.0): the same sizes. Chunk, window and sink are the defaults of its own
+# program; in the layout for diffusers config.json says three latent frames a chunk, and has the last word.
 LINGBOT_WORLD_V2 = LINGBOT_WORLD_FAST.replace(
     name="lingbot_world_v2",
     chunk_latent_frames=4,
@@ -203,6 +203,4 @@ LINGBOT_WORLD_MINI = LINGBOT_WORLD_FAST.replace(
     is_distilled=False,
 )
 
-PRESETS = {
-    config.name: config for config in (EMBEDDED, LINGBOT_WORLD_FAST, LINGBOT_WORLD_V2, LINGBOT_WORLD_MINI)
-}
+PRESETS = {config.name: config for config in (EMBEDDED, LINGBOT_WORLD_FAST, LINGBOT_WORLD_V2, LINGBOT_WORLD_MINI)}

@@ -17,7 +17,8 @@ from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.prompt import NoTextEncoder, TextEncoder
 from worldmodel.prompt_cache import PromptCache
-from worldmodel.published import find_parts, original_name
+from worldmodel.published import find_parts
+from worldmodel.published_names import original_name
 from worldmodel.room import check_budget, check_free, check_sessions, free_bytes, need_of
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.text_encoder import load_umt5
