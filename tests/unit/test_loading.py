@@ -1,5 +1,9 @@
 """From configurations to a world: devices, seeded weights, strict checkpoints."""
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -70,6 +74,21 @@ def test_a_damaged_or_absent_file_is_an_error_that_tells_no_path(tmp_path):
     with pytest.raises(CheckpointError, match=r"x.safetensors: cannot be read as safetensors") as damaged:
         load_strict(module, tmp_path)
     assert str(tmp_path) not in f"{absent.value} {damaged.value}"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_named_like_a_file_and_is_none_is_refused_at_once(tmp_path, make):
+    # To open a named pipe once took for ever.
+    make(tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match=r"x\.safetensors: wanted a file, this is a folder or something else"):
+        load_strict(CausalWorldTransformer(TINY.transformer), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x.safetensors", "/x.safetensors"])
+def test_an_index_names_files_beside_it(tmp_path, name):
+    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"head.modulation": name}}))
+    with pytest.raises(CheckpointError, match=r"index\.json: wanted names of files beside it"):
+        load_strict(CausalWorldTransformer(TINY.transformer), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,14 @@ def test_what_does_not_fit_is_one_clear_error(folder, changed):
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        ('{"num_layers": "3"}', r"config\.json: num_layers: wanted a number, got '3'"),
+        ('{"num_layers": "3"}', r"config\.json: num_layers: wanted a whole number, got '3'"),
+        ('{"num_frame_per_block": 2.5}', r"config\.json: num_frame_per_block: wanted a whole number, got 2\.5"),
+        ('{"num_frame_per_block": NaN}', r"config\.json: num_frame_per_block: wanted a whole number, got nan"),
+        ('{"sink_size": true}', r"config\.json: sink_size: wanted a whole number, got True"),
+        ('{"sample_shift": "5"}', r"config\.json: sample_shift: wanted a number, got '5'"),
+        (f'{{"sample_shift": 1{"0" * 400}}}', r"config\.json: int too large"),
+        ('{"eps": NaN}', r"config\.json: eps: wanted more than 0, got nan"),
+        ("[" * 100_000, r"config\.json: cannot be read as JSON"),
         ('{"in_channels": 16}', r"config\.json: in_channels: wanted 36 \(noise, first-frame mask, picture\), got 16"),
         ('{"num_heads": 7}', r"config\.json: dim 5120 does not split into 7 heads"),
         ('{"sink_size": 40}', r"config\.json: .*window of 18 latent frames cannot hold a sink of 40"),
@@ -149,6 +156,15 @@ def test_an_empty_folder_says_what_was_looked_for(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"wanted transformer\.safetensors, or \.safetensors files in transformer"
     ):
+        checkpoint_config(EMBEDDED, tmp_path)
+
+
+@pytest.mark.parametrize("vocabulary", ["5", "null", "true", '"day"', '{"day": 1}', "[1]", '[["day"]]'])
+def test_words_that_are_none_are_one_clear_error(tmp_path, vocabulary):
+    # Some of them were taken for words, and failed with a request's prompt.
+    save_file({"x": torch.zeros(1)}, tmp_path / "transformer.safetensors")
+    (tmp_path / "training.json").write_text(f'{{"vocabulary": {vocabulary}}}')
+    with pytest.raises(CheckpointError, match=r"training\.json: vocabulary: wanted a list of words"):
         checkpoint_config(EMBEDDED, tmp_path)
 
 

@@ -181,6 +181,8 @@ def _headers(source: Path) -> Iterator[_Stored]:
 @contextmanager
 def _opened(file: Path, device: torch.device) -> Iterator[Any]:
     """A safetensors file, whose damages are named."""
+    if file.exists() and not file.is_file():  # to open a named pipe would wait for ever
+        raise CheckpointError(f"{file.name}: wanted a file, this is a folder or something else")
     try:
         opened: Any = safe_open(file, framework="pt", device=str(device))
     except FileNotFoundError as error:
@@ -212,10 +214,10 @@ def _indexed(index: Path) -> list[tuple[Path, set[str] | None]]:
     promised: dict[str, set[str]] = {}
     try:
         for key, name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
-            if Path(name).name != name:
+            if Path(name).name != name or name in ("", ".."):
                 raise CheckpointError(f"{index.name}: wanted names of files beside it, got one with a folder")
             promised.setdefault(name, set()).add(key)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise CheckpointError(f'{index.name}: wanted {{"weight_map": {{key: file}}}} in JSON') from error
     return [(index.parent / name, keys) for name, keys in sorted(promised.items())]
 

@@ -34,6 +34,8 @@ class TransformerConfig:
         for name in ("dim", "ffn_dim", "num_heads", "num_layers", "freq_dim", "text_dim", "text_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: wanted 1 or more, got {getattr(self, name)}")
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"eps: wanted more than 0, got {self.eps}")
         if self.dim % self.num_heads or (self.dim // self.num_heads) % 2:
             raise ValueError(f"dim {self.dim} does not split into {self.num_heads} heads of even size")
 

@@ -134,12 +134,18 @@ def checkpoint_config(preset: WorldConfig, folder: Path) -> WorldConfig:
     parts = find_parts(folder)
     said = _read(parts.config)
     if parts.transformer.name == OWN_TRANSFORMER:
-        return preset.replace(vocabulary=tuple(said.get("vocabulary", preset.vocabulary)))
+        return preset.replace(vocabulary=_words(said.get("vocabulary", list(preset.vocabulary))))
     try:
         sizes = dataclasses.replace(preset.transformer, **_sizes(said))
         return preset.replace(transformer=sizes, **_streaming(said), **_schedule(_read(parts.scheduler)))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise CheckpointError(f"config.json: {error}") from error
+
+
+def _words(vocabulary: Any) -> tuple[str, ...]:
+    if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
+        raise CheckpointError("training.json: vocabulary: wanted a list of words")
+    return tuple(vocabulary)
 
 
 def _sizes(said: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +153,7 @@ def _sizes(said: dict[str, Any]) -> dict[str, Any]:
     if "attention_head_dim" in said and "num_heads" in sizes:
         sizes["dim"] = said["attention_head_dim"] * sizes["num_heads"]
     for name, value in sizes.items():
-        wanted = (int, float) if name == "eps" else int
-        if isinstance(value, bool) or not isinstance(value, wanted):
-            raise ValueError(f"{name}: wanted a number, got {value!r}")
+        _check_number(name, value, is_whole=name != "eps")
     in_channels = said.get("in_dim", said.get("in_channels"))
     latent = sizes.get("latent_channels", 16)
     if in_channels is not None and in_channels != 2 * latent + MASK_CHANNELS:
@@ -162,7 +166,16 @@ def _sizes(said: dict[str, Any]) -> dict[str, Any]:
 def _streaming(said: dict[str, Any]) -> dict[str, Any]:
     # -1 stands for "without a bound", which no session can have: the preset's stays.
     found = {theirs: said[theirs] for theirs in STREAMING_NAMES if said.get(theirs) is not None and said[theirs] != -1}
+    for theirs, value in found.items():
+        _check_number(theirs, value, is_whole=STREAMING_NAMES[theirs] != "shift")
     return {STREAMING_NAMES[theirs]: value for theirs, value in found.items()}
+
+
+def _check_number(name: str, value: Any, is_whole: bool) -> None:
+    """Also against true, which Python takes for 1, and 3.0, of which no range can be made."""
+    wanted = int if is_whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise ValueError(f"{name}: wanted a {'whole ' if is_whole else ''}number, got {value!r}")
 
 
 def _schedule(said: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +192,7 @@ def _read(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: cannot be read as JSON ({type(error).__name__})") from error
     if not isinstance(said, dict):
         raise CheckpointError(f"{path.name}: wanted an object, got {type(said).__name__}")
