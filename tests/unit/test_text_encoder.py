@@ -131,6 +131,7 @@ BROKEN = {
     "no object": (lambda f: (f / "text_encoder/config.json").write_text("[]"), r"text_encoder: config.json: wanted an"),
     "another model": (lambda f: change_config(f, model_type="t5"), r"wanted model_type umt5, got 't5'"),
     "no sizes": (lambda f: change_config(f, num_heads="two"), r"text_encoder: config.json: no sizes of an UMT5"),
+    "odd sizes": (lambda f: change_config(f, num_heads=-1), r"text_encoder: config.json: no UMT5 can be made of it"),
     "another width": (lambda f: change_config(f, d_model=32), r"wanted d_model 16, the transformer's, got 32"),
     "fewer layers": (lambda f: change_config(f, num_layers=1), r"text_encoder: 0 keys missing; 10 keys not known"),
     "more layers": (lambda f: change_config(f, num_layers=3), r"text_encoder: 10 keys missing \(encoder.block.2"),

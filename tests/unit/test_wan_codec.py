@@ -184,7 +184,12 @@ def test_the_published_layout_is_the_same_codec(vae, codec, tmp_path):
         ({"scale_factor_spatial": 16}, "config.json: scale_factor_spatial: wanted 8, as in Wan 2.1, got 16"),
         ({"dim_mult": [1, 2, 4]}, "config.json: dim_mult: wanted 4 numbers, got 3"),
         ({"latents_std": [1.0]}, "config.json: latents_std: wanted 16 numbers, got 1"),
+        ({"latents_std": [0.0] * 16}, "config.json: latents_std: wanted numbers, of a deviation more than 0"),
+        ({"latents_std": [float("nan")] * 16}, "config.json: latents_std: wanted numbers"),
+        ({"latents_mean": [None] * 16}, "config.json: latents_mean: wanted numbers"),
         ({"base_dim": "wide"}, "config.json: no VAE can be made of it"),
+        ({"base_dim": -1}, "config.json: no VAE can be made of it"),
+        ({"dim_mult": []}, "config.json: no VAE can be made of it"),
     ],
 )
 def test_a_config_of_another_vae_says_why(vae, changes, wanted):

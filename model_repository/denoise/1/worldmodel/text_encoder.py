@@ -106,8 +106,7 @@ def load_umt5(
         raise CheckpointError(
             f"tokenizer: wanted at most {config.vocab_size} tokens, which the text encoder knows, got {len(tokenizer)}"
         )
-    with torch.device("meta"):
-        model = transformers.UMT5EncoderModel(config)
+    model = _empty(transformers, config)
     model.encoder.embed_tokens = None  # the same table as `shared`, and not in the files
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     try:
@@ -146,6 +145,16 @@ def _config(transformers: Any, folder: Path) -> Any:
         return transformers.UMT5Config.from_dict(said)
     except Exception as error:  # transformers has many of its own
         raise CheckpointError(f"text_encoder: config.json: no sizes of an UMT5 ({type(error).__name__})") from error
+
+
+def _empty(transformers: Any, config: Any) -> Any:
+    try:
+        with torch.device("meta"):
+            return transformers.UMT5EncoderModel(config)
+    except Exception as error:  # as above
+        raise CheckpointError(
+            f"text_encoder: config.json: no UMT5 can be made of it ({type(error).__name__})"
+        ) from error
 
 
 def _tokenizer(transformers: Any, folder: Path) -> Any:

@@ -11,6 +11,7 @@ here, so that the memory always has the same shapes. diffusers is imported only 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -143,7 +144,7 @@ def _vae(said: Mapping[str, Any]) -> Any:
         raise CheckpointError(f"config.json: wanted the class AutoencoderKLWan, got {name}")
     try:
         vae = AutoencoderKLWan.from_config({key: value for key, value in said.items() if not key.startswith("_")})
-    except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+    except Exception as error:  # diffusers and torch have many, as the numbers are wrong
         raise CheckpointError(f"config.json: no VAE can be made of it ({error})") from error
     for key, wanted in FORM.items():
         if vae.config[key] != wanted:
@@ -153,4 +154,10 @@ def _vae(said: Mapping[str, Any]) -> Any:
     for key in ("latents_mean", "latents_std"):
         if len(vae.config[key]) != vae.config.z_dim:
             raise CheckpointError(f"config.json: {key}: wanted {vae.config.z_dim} numbers, got {len(vae.config[key])}")
+        if not all(_is_number(value) and (value > 0 or key == "latents_mean") for value in vae.config[key]):
+            raise CheckpointError(f"config.json: {key}: wanted numbers, of a deviation more than 0")
     return vae
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
