@@ -8,7 +8,7 @@ from worldstream import Timings
 from worldstream.bench.figures import figures_of
 from worldstream.bench.records import Chunk, Phase, Request, Round
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "perf"))
+sys.path.append(str(Path(__file__).parents[2] / "perf"))  # behind `ingest` of preprocess, not before it
 
 import cadence
 import check
