@@ -22,6 +22,8 @@ BENCH ?=
 # The demo. Files of poses and intrinsics are read as LingBot-World ships them, one pose a video frame and intrinsics
 # of an 832x480 picture; POSE_RATE and INTRINSICS_SIZE say otherwise. POSES may also be walk, pan, orbit or stand.
 PICTURE ?= client/pictures/start.png
+# Unless POSES or ACTIONS says otherwise: a walk with turns, beginning with a moment of standing still.
+DEMO_ACTIONS := .wwww[wl][wl]llllww[wj]jjjww
 POSE_RATE ?= frame
 INTRINSICS_SIZE ?= 832x480
 # Their unit is arbitrary: auto makes the longest step one unit of the model, as they are meant.
@@ -33,6 +35,7 @@ GENERATE = .venv/bin/worldstream generate "$$PICTURE" \
 	$${POSE_CONVENTION:+--pose-convention "$$POSE_CONVENTION"} \
 	$$(if [ -f "$$POSES" ]; then echo "--translation-scale $$TRANSLATION_SCALE"; fi) \
 	$${INTRINSICS:+--intrinsics "$$INTRINSICS" --intrinsics-size "$$INTRINSICS_SIZE"} \
+	$${TRUTH:+--truth "$$TRUTH"} \
 	$${ACTIONS:+--actions "$$ACTIONS"} $${PROMPT:+--prompt "$$PROMPT"} \
 	$${SEED:+--seed "$$SEED"} $${STEPS:+--steps "$$STEPS"} $${CHUNKS:+--chunks "$$CHUNKS"}
 
@@ -81,6 +84,13 @@ demo-wishes:
 
 demo: demo-wishes setup ## stream a walk into PICTURE as demo/world.mp4 and demo/contact_sheet.png
 	@mkdir -p demo
+	if [ -z "$$POSES$$ACTIONS" ]; then export ACTIONS='$(DEMO_ACTIONS)'; fi
+	# Where the walk begins at the shipped picture, the sheet also shows what the camera should have seen.
+	if [ "$$PICTURE" = client/pictures/start.png ] && [ -z "$$POSES" ]; then
+		export TRUTH=demo/truth.npy
+		$(VENV_PYTHON) model_repository/denoise/training/draw_walk.py --actions "$$ACTIONS" \
+			$${PROMPT:+--prompt "$$PROMPT"} $${CHUNKS:+--chunks "$$CHUNKS"} --truth "$$TRUTH"
+	fi
 	# exec: a signal goes to the program itself, which then closes what it writes.
 	$(VENV_PYTHON) serve.py --free-ports --log-file demo/server.log $(SERVE_ARGS) --run 'exec $(GENERATE)'
 	echo 'make demo: see demo/world.mp4 and demo/contact_sheet.png' >&2

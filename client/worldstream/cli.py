@@ -23,7 +23,7 @@ from worldstream.embed import embed as vectors_of
 from worldstream.embeds import check_suffix, read_embeds, write_embeds
 from worldstream.endpoint import DEFAULT_RECONNECT_S, DEFAULT_URL
 from worldstream.errors import InvalidInputError, WorldStreamError
-from worldstream.film import Film, stream_film, write_contact_sheet
+from worldstream.film import Film, read_truth, stream_film, write_contact_sheet
 from worldstream.info import ServerInfo, metric_lines
 from worldstream.picture import read_picture, upright_size
 from worldstream.plan import plan_film
@@ -116,6 +116,9 @@ _Fps: TypeAlias = Annotated[int, typer.Option(help="Frames a second of the MP4."
 _ContactSheet: TypeAlias = Annotated[
     Path | None, typer.Option(help="A PNG of the sent picture and then some of the frames.")
 ]
+_Truth: TypeAlias = Annotated[
+    Path | None, typer.Option(help="An .npy of what the camera should see, shown below: uint8 [T, H, W, 3].")
+]
 _Url: TypeAlias = Annotated[str, typer.Option(help="The server's gRPC endpoint.", envvar="WORLDSTREAM_GRPC")]
 _MetricsUrl: TypeAlias = Annotated[str | None, typer.Option(help="Its metrics page.", envvar="WORLDSTREAM_METRICS")]
 _Timeout: TypeAlias = Annotated[float, typer.Option(help="Longest wait for a response, in seconds.")]
@@ -206,6 +209,7 @@ def generate(
     chunks_per_request: _ChunksPerRequest = 2,
     fps: _Fps = 16,
     contact_sheet: _ContactSheet = None,
+    truth: _Truth = None,
     prompt_embeds: _PromptEmbeds = None,
     url: _Url = DEFAULT_URL,
     timeout: _Timeout = 60.0,
@@ -236,10 +240,11 @@ def generate(
         rows = None if intrinsics is None else intrinsics_rows(intrinsics, pose_rate.value, steering, sizes)
         asks = plan_film(steering.num_chunks, chunks_per_request, length, steering.cam_to_world, steering.actions, rows)
         film = Film(output, num_frames(steering.num_chunks, length))
+        rendered = None if truth is None else read_truth(truth, film.total)
         with session:
             film.write(stream_film(session, asks), fps)
         if contact_sheet is not None:
-            write_contact_sheet(client, encoded, film, contact_sheet)
+            write_contact_sheet(client, encoded, film, contact_sheet, rendered)
         typer.echo(film.closing_line())
 
 

@@ -15,9 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from worldstream import video
 from worldstream.batch import Batch
 from worldstream.client import WorldClient
+from worldstream.errors import InvalidInputError
 from worldstream.plan import Ask
 from worldstream.session import Session
 
+_SHEET_COLUMNS = 4
 _SHEET_FRAMES = 11  # and the sent picture: three full rows
 _SAY_EVERY_S = 5.0
 
@@ -71,13 +73,47 @@ def stream_film(session: Session, asks: Iterable[Ask]) -> Iterator[Batch]:
         yield from batches
 
 
-def write_contact_sheet(client: WorldClient, picture: bytes, film: Film, path: Path) -> None:
-    """Write a PNG that shows the picture as it was sent, cropped to the frames' size, and then what came back."""
+def write_contact_sheet(
+    client: WorldClient, picture: bytes, film: Film, path: Path, truth: npt.NDArray[np.uint8] | None = None
+) -> None:
+    """Write a PNG that shows the picture as it was sent, cropped to the frames' size, and then what came back.
+
+    Args:
+        truth: [T, H, W, 3], what the camera should have seen; shown row by row under what came back.
+    """
     height_px, width_px = film.shown[0].shape[:2]
     # The server reads it, so that the sheet shows what the world began from, in whatever form that came.
     sent = client.preprocess([picture], size=(height_px, width_px)).pixels[0]
+    rows = [sent, *film.shown]
+    if truth is not None:
+        wanted = [truth[index] for index in (0, *video.spread(film.total, _SHEET_FRAMES))]
+        # Whole rows, so that each frame stands above its own truth.
+        rest = [np.full_like(sent, 255)] * (-len(rows) % _SHEET_COLUMNS)
+        rows, wanted = rows + rest, wanted + rest
+        places = range(0, len(rows), _SHEET_COLUMNS)
+        rows = [each for at in places for row in (rows, wanted) for each in row[at : at + _SHEET_COLUMNS]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    video.contact_sheet([sent, *film.shown], path)
+    video.contact_sheet(rows, path, _SHEET_COLUMNS)
+
+
+def read_truth(path: Path, total: int) -> npt.NDArray[np.uint8]:
+    """Read rendered frames of a walk: an .npy file, uint8 [T or more, H, W, 3].
+
+    Args:
+        total: T, the film's frames.
+
+    Raises:
+        InvalidInputError: if the file holds something else.
+    """
+    try:
+        frames = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidInputError(f"--truth: {path} cannot be read as an .npy file") from error
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or len(frames) < total:
+        raise InvalidInputError(
+            f"--truth: wanted uint8 [{total} or more, H, W, 3], got {frames.dtype} {list(frames.shape)}"
+        )
+    return frames
 
 
 def _progress() -> Progress:

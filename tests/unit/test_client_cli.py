@@ -214,6 +214,39 @@ def test_a_contact_sheet_begins_with_the_picture_as_the_server_reads_it(server, 
         assert image.getpixel((36, 20)) == (44, 44, 44)  # the film's last
 
 
+def test_a_contact_sheet_shows_the_truth_row_by_row_below(server, picture):
+    truth, sheet = picture.with_name("truth.npy"), picture.with_name("sheet.png")
+    np.save(truth, np.full((12, 6, 8, 3), 200, np.uint8) + np.arange(12, dtype=np.uint8)[:, None, None, None])
+
+    result, _ = generate(server, picture, "--chunks", "1", "--contact-sheet", str(sheet), "--truth", str(truth))
+
+    assert result.exit_code == 0, result.output
+    with Image.open(sheet) as image:
+        assert image.size == (4 * 12 - 4, 6 * 10 - 4)
+        pairs = [[image.getpixel((12 * column, 10 * row))[0] for row in (0, 1)] for column in range(4)]
+        last = [image.getpixel((12, 10 * row))[0] for row in (4, 5)]
+    assert pairs == [[255, 200], [0, 200], [1, 201], [2, 202]]
+    assert last == [8, 208]
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        (np.zeros((8, 6, 8, 3), np.uint8), "--truth: wanted uint8 [9 or more, H, W, 3], got uint8 [8, 6, 8, 3]"),
+        (np.zeros((9, 6, 8, 3)), "--truth: wanted uint8 [9 or more, H, W, 3], got float64 [9, 6, 8, 3]"),
+        (None, "cannot be read as an .npy file"),
+    ],
+)
+def test_a_truth_that_does_not_fit_is_refused_before_anything_is_asked(server, picture, frames, message):
+    truth = picture.with_name("truth.npy")
+    if frames is not None:
+        np.save(truth, frames)
+    result, output = generate(server, picture, "--chunks", "1", "--truth", str(truth))
+    assert result.exit_code != 0
+    assert message in result.stderr
+    assert not output.exists()
+
+
 @pytest.mark.parametrize("contents", [b"[[[1, 2, 3]]]", base64.b64encode(b"any picture")], ids=["JSON", "base64"])
 def test_every_form_that_the_server_takes_can_be_sent(server, picture, contents):
     picture.write_bytes(contents)
