@@ -38,8 +38,8 @@ def test_tritons_own_keys_are_passed_over():
     [
         (
             {"configuration": "wan"},
-            "parameter configuration: wanted one of embedded, lingbot_world_fast, lingbot_world_v2, lingbot_world_mini, "
-            "got 'wan'",
+            "parameter configuration: wanted one of embedded, lingbot_world_fast, lingbot_world_v2, "
+            "lingbot_world_mini, got 'wan'",
         ),
         ({"chunks": "3"}, "parameter chunks: unknown"),
         ({"height_px": "tall"}, "parameter height_px: wanted an integer, got 'tall'"),
