@@ -402,6 +402,17 @@ def safety(options: argparse.Namespace, access: Access, flags: frozenset[str]) -
     return command
 
 
+def check_config_name(name: str | None, repository: Path) -> None:
+    """Refuse a configuration that no model has: Triton would serve the default one without a word.
+
+    Raises:
+        ServeError: with the names that there are.
+    """
+    names = sorted({file.stem for file in repository.glob("*/configs/*.pbtxt")})
+    if name and name not in names:
+        raise ServeError(f"--model-config-name: no model has a configuration {name!r}; there are: {', '.join(names)}")
+
+
 def server_command(
     options: argparse.Namespace, triton: Triton, repository: Path, workdir: Path, ports: dict[str, int]
 ) -> list[str]:
@@ -510,11 +521,16 @@ def make_workdir() -> Path:
     return Path(tempfile.mkdtemp(prefix="worldstream-serve-", dir=usual if len(usual.split()) == 1 else "/tmp"))
 
 
+# Triton's line about a model that could not be loaded, without the places in the code that follow the text.
+FAILURE = re.compile(rb"""failed to load '([^']+)' version \d+: (?:Internal: )?(.*?)(?:\\n|"?\s*$)""")
+
+
 class ServerLog:
     """Takes what the server says: forwards it to a file, remembers its end and which models it says are loaded."""
 
     def __init__(self, source: IO[bytes], target: IO[bytes] | None) -> None:
         self.loaded: set[str] = set()
+        self.failures: dict[str, str] = {}  # of models that could not be loaded: what they said
         self._tail: deque[bytes] = deque(maxlen=LOG_TAIL_LINES)
         self._source = source
         self._target = target
@@ -537,6 +553,8 @@ class ServerLog:
             self._tail.append(line)
             if found := re.search(rb"successfully loaded '([^']+)'", line):
                 self.loaded.add(found[1].decode())
+            if found := FAILURE.search(line):
+                self.failures[found[1].decode()] = found[2].decode("utf-8", errors="replace").strip()
             if self._target is not None:
                 with contextlib.suppress(OSError):  # a reader that went away must not block the server
                     self._target.write(line)
@@ -667,6 +685,7 @@ class Server:
         if not repository.is_dir():
             raise ServeError(f"--model-repository: no folder {self.options.model_repository}")
         name = self.options.model_config_name
+        check_config_name(name, repository)
         repository = linked_repository(repository, self.options.set, name, self.workdir)
         self.models = {path.name for path in repository.iterdir() if (path / "1" / "model.py").is_file()}
         self.canaries = canaries_of(repository)
@@ -753,8 +772,15 @@ class Server:
         assert self._watch is not None
         if has_ended(self.pid):
             when = "while it started" if self.ready_since is None else "by itself"
-            raise ServeError(f"the server ended {when}; its log above says why")
+            raise ServeError(f"the server ended {when}; its log above says why{self._failures()}")
         self._watch.check()
+
+    def _failures(self) -> str:
+        """What models that could not be loaded said, to end that sentence with."""
+        if self.log is None:
+            return ""
+        self.log.wait()
+        return "".join(f"\n{model} could not be loaded: {text}" for model, text in self.log.failures.items())
 
     def watch(self) -> NoReturn:
         """Raise ServeError once it is dead, whole or in part, or fails a periodic canary."""

@@ -110,5 +110,8 @@ def _why_no_server(details: str, url: str) -> str:
     if _NO_TLS in details:
         return f"the server at {url} speaks without TLS"
     if _WANTS_TLS in details:
-        return f"the server at {url} closed the connection at once, as one does that wants TLS: tls or tls_ca"
+        return (
+            f"the server at {url} closed the connection at once, as its HTTP port does (gRPC's is 8001 unless told "
+            "otherwise), or one that wants TLS: tls or tls_ca"
+        )
     return f"no server at {url}; start one with `make serve`; wanted HOST:PORT of its gRPC endpoint, without http://"

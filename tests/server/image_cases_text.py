@@ -61,6 +61,7 @@ BASE64 = [
 ]
 
 BASE64_REFUSED = [
+    refused("bytes of no picture, spaces among them", b"\x80 a b\x00\xff" * 9, words=["image[0]", "PNG, JPEG or WebP"]),
     refused("base64 with '+' sent as space", STANDARD.replace("+", " "), words=["image[0]", "'+' is turned to space"]),
     refused(
         "data URI with '+' sent as space",

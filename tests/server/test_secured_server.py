@@ -169,7 +169,7 @@ def test_without_the_key_nothing_is_served_over_grpc(secured: Secured) -> None:
 def test_without_tls_nobody_is_heard(secured: Secured) -> None:
     with (
         WorldClient(secured.server.grpc, reconnect_s=0, api_key=API_KEY) as client,
-        pytest.raises(UnavailableError, match="as one does that wants TLS"),
+        pytest.raises(UnavailableError, match="or one that wants TLS"),
     ):
         client.info()
 

@@ -199,7 +199,7 @@ def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
 
     assert result.returncode == 1
     assert result.stdout == ""
-    assert "no such luck" in result.stderr
+    assert result.stderr.splitlines()[-1] == "tiny could not be loaded: RuntimeError: no such luck"
     assert "the server ended while it started" in result.stderr
 
 

@@ -63,7 +63,7 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_not_trusted(tls_server
 def test_a_client_without_tls_is_told_that_the_server_may_want_it(tls_server):
     with (
         WorldClient(tls_server.url, timeout_s=5, reconnect_s=0) as client,
-        pytest.raises(UnavailableError, match="as one does that wants TLS: tls or tls_ca"),
+        pytest.raises(UnavailableError, match="or one that wants TLS: tls or tls_ca"),
     ):
         client.info()
 

@@ -173,3 +173,8 @@ def test_our_own_checkpoints_bring_their_words(tmp_path):
     assert checkpoint_config(EMBEDDED, tmp_path) == EMBEDDED
     (tmp_path / "training.json").write_text('{"vocabulary": ["day", "night"]}')
     assert checkpoint_config(EMBEDDED, tmp_path).vocabulary == ("day", "night")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="parameter checkpoint: there is no folder 'nowhere' where it points to"):
+        checkpoint_config(EMBEDDED, tmp_path / "nowhere")

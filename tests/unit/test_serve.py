@@ -248,3 +248,23 @@ def test_the_members_of_a_group_are_those_that_run() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on
 
         assert not serve.has_members(process.pid)
+
+
+def test_a_configuration_that_no_model_has_is_refused_with_those_that_there_are(repository: Path) -> None:
+    (repository / "second" / "configs").mkdir()
+    for name in ("gpu", "sequences"):
+        (repository / "second" / "configs" / f"{name}.pbtxt").write_text("", encoding="utf-8")
+    serve.check_config_name("gpu", repository)
+    serve.check_config_name(None, repository)
+    with pytest.raises(serve.ServeError, match=r"no model has a configuration 'gup'; there are: gpu, sequences"):
+        serve.check_config_name("gup", repository)
+
+
+@pytest.mark.parametrize("end", ['\\n\\nAt:\\n  /tmp/x/model.py(3): f\\n"\n', '"\n', "\n"])
+def test_the_log_remembers_why_a_model_could_not_be_loaded(tmp_path: Path, end: str) -> None:
+    said = tmp_path / "log"
+    said.write_text(f"E1130 model_lifecycle.cc:642] \"failed to load 'tiny' version 1: Internal: KeyError: a b{end}")
+    with said.open("rb") as source:
+        log = serve.ServerLog(source, None)
+        log.wait()
+    assert log.failures == {"tiny": "KeyError: a b"}

@@ -9,7 +9,7 @@ from worldstream.bench.figures import Figures
 from worldstream.bench.percentiles import METHOD
 
 NOTE = (
-    f"Percentiles: {METHOD}; n beside each, and ~ before one that so few samples do not support. "
+    f"Times are p50 / p95 / p99 ({METHOD}); n beside each, and ~ before one that so few samples do not support. "
     "Frames of one response arrive together."
 )
 _SUMMARIES = (
@@ -68,7 +68,7 @@ def _others(arms: Sequence[Figures]) -> dict[str, list[str]]:
         "frames a second, all sessions": [_spread(each["frames_per_s"], "{:.1f}") for each in arms],
         "chunk period over its median, p99": [_p99(each["period_over_median"]) for each in arms],
         f"frames in time {at}": [f"{each['viewer']['in_time']:.1%} ({each['viewer']['frames']})" for each in arms],
-        "underruns, a minute": [
+        "underruns: how many, how many a minute": [
             f"{each['viewer']['underruns']}, {each['viewer']['underruns_per_minute']:.1f}" for each in arms
         ],
         "part of the time stalled": [f"{each['viewer']['stalled_share']:.1%}" for each in arms],

@@ -72,6 +72,8 @@ def find_parts(folder: Path) -> Parts:
     Raises:
         CheckpointError: there is none, or one that cannot stream.
     """
+    if not folder.is_dir():
+        raise CheckpointError(f"parameter checkpoint: there is no folder {folder.name!r} where it points to")
     own = folder / OWN_TRANSFORMER
     if own.exists():
         return Parts(own, _existing(folder / "training.json"))

@@ -37,7 +37,8 @@ def decode_base64(text: bytes, place: str) -> bytes:
 
 def _decode_otherwise(body: bytes, place: str) -> bytes:
     """Decode what is unpadded, wrapped or url-safe, or say what is wrong with it."""
-    if b" " in body and _INNER_SPACE.search(body):
+    is_plausible = not body.translate(None, _ALPHABET + b"=" + _WHITESPACE)
+    if is_plausible and b" " in body and _INNER_SPACE.search(body):
         raise InvalidInputError(
             f"{place}: wanted base64, came a space inside it, as when '+' is turned to space; "
             "escape '+' as %2B or use the url-safe alphabet"
