@@ -94,7 +94,9 @@ def test_the_written_parameters_are_the_defaults_of_the_code():
     config, serving = read_parameters(parameters_of("denoise"))
     default_config, default_serving = read_parameters({})
     assert config == default_config
-    assert serving == default_serving
+    assert serving == dataclasses.replace(default_serving, checkpoint="weights")  # what is shipped beside the code
+    folder = REPOSITORY / "denoise" / "1" / serving.checkpoint
+    assert {"transformer.safetensors", "codec.safetensors", "MODEL_CARD.md"} <= {path.name for path in folder.iterdir()}
 
 
 def test_every_error_word_has_a_triton_code():

@@ -62,6 +62,7 @@ def model_card(facts: dict[str, Any]) -> str:
         width=facts["world"]["width_px"],
         words=", ".join(f"`{word}`" for word in facts["vocabulary"]),
         num_clips=facts["data"]["clips"],
+        world_clips=world["settings"].get("clips") or facts["data"]["clips"],
         frames_per_clip=facts["data"]["frames_per_clip"],
         codec_million=f"{sizes['codec.safetensors']['parameters'] / 1e6:.1f}",
         world_million=f"{sizes['transformer.safetensors']['parameters'] / 1e6:.1f}",
