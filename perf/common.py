@@ -152,10 +152,15 @@ def _cpu_name() -> str:
 
 
 def commit() -> str:
-    """The commit of this checkout, with a + where files differ from it; "" outside one."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=12", "--match="]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return result.stdout.strip()
+    """The commit of this checkout, with a + where files differ from it, results apart; "" outside one."""
+    name = _git("describe", "--always", "--abbrev=12", "--match=")
+    # A run of all benchmarks writes results as it goes: that changes nothing of what is measured.
+    return name + ("+" if name and _git("status", "--porcelain", "-uno", "--", ".", ":(exclude)perf/results") else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def print_wanted(wanted: Sequence[Wanted], checks: Sequence[Wanted] = ()) -> None:

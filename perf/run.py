@@ -58,7 +58,7 @@ BENCHMARKS = (
     Benchmark("snapshot", "--rounds 5 --engine-rounds 3", 0.3, "embedded", is_in_readme=True),
     Benchmark("ingest", "--rounds 5", 0.8, "none (preprocess)", is_in_readme=True),
     Benchmark("transport", "--rounds 5", 0.7, "none (replayed frames of 832x480)", is_in_readme=True),
-    Benchmark("cadence", "--rounds 2 --sessions 1,4,8", 2.6, "embedded"),
+    Benchmark("cadence", "--rounds 2 --sessions 1,4,8", 2.6, "embedded", is_in_readme=True),
     Benchmark("analyzer", "--only 'preprocess-*-360x640' 'denoise-*' 'world-*'", 2.6, "embedded"),
     Benchmark("step_cache", "--walks 1", 1.6, "embedded", is_in_readme=True),
     Benchmark("conditioner", "--rounds 3 --served-windows 18", 1.4, "lingbot_world_mini", is_in_readme=True),
