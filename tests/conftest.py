@@ -66,7 +66,8 @@ def running_server(
 
     Args:
         repository: the model repository; None for the real one.
-        overrides: {"MODEL.KEY": "VALUE"} of model parameters.
+        overrides: {"MODEL.KEY": "VALUE"} of model parameters. The real repository serves seeded weights unless they
+            name a checkpoint: how requests are served must not hang on what a training run has learnt.
         arguments: more of serve.py's.
 
     Raises:
@@ -75,7 +76,8 @@ def running_server(
     command = serve_command("--json", "--start-timeout-s", str(START_TIMEOUT_S), *arguments)
     if repository is not None:
         command += ["--model-repository", str(repository)]
-    for name, value in (overrides or {}).items():
+    seeded = {"denoise.checkpoint": ""} if repository is None else {}
+    for name, value in {**seeded, **(overrides or {})}.items():
         command += ["--set", f"{name}={value}"]
     with log_path.open("wb") as log:
         launcher = subprocess.Popen(

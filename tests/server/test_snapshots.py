@@ -190,7 +190,7 @@ def test_damaged_and_foreign_files_are_refused_by_name_and_leave_nothing(server:
 
 
 def test_a_server_with_other_weights_or_less_room_refuses(server: Any, start_server: Any, saved: Any) -> None:
-    other = start_server(overrides={"denoise.checkpoint": "", "denoise.weights_seed": "7"})
+    other = start_server(overrides={"denoise.weights_seed": "7"})
     assert_refused(restore(other, "robot", saved[0]), "INVALID_INPUT", "snapshot: weights")
     name = new_id()
     start(server, name)
