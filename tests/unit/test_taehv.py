@@ -12,6 +12,8 @@ from worldmodel.config import LINGBOT_WORLD_FAST
 from worldmodel.serving import ServingConfig
 from worldmodel.taehv_codec import TaehvCodec
 
+from tests.unit.codecs import assert_interleaved_sessions_equal_each_alone, decoded, latents
+
 CPU = torch.device("cpu")
 WIDTH, WIDTHS = 8, (16, 12, 8, 8)
 PUBLISHED_WIDTH, PUBLISHED_WIDTHS = 64, (256, 128, 64, 64)
@@ -102,18 +104,6 @@ def codec(weights, tmp_path_factory):
     return made.place(CPU)
 
 
-def latents(seed, frames=7):
-    return torch.randn(1, frames, 16, 4, 6, generator=torch.Generator().manual_seed(seed))
-
-
-def decoded(codec, clip, sizes):
-    frames, memory = [], None
-    for part in clip.split(sizes, dim=1):
-        each, memory = codec.decode(part, memory)
-        frames.append(each)
-    return torch.cat(frames, dim=1)
-
-
 @pytest.mark.parametrize("sizes", [[7], [3, 4], [1, 1, 5], [3, 3, 1]])
 def test_decoding_chunk_by_chunk_equals_the_published_decoder_on_the_whole_clip(weights, codec, sizes):
     wanted = whole_frames(weights, latents(0)[0])
@@ -133,15 +123,7 @@ def test_encoding_equals_the_published_encoder(weights, codec, num_frames):
 
 
 def test_interleaved_sessions_are_bit_equal_to_each_alone(codec):
-    alone = [decoded(codec, latents(seed), [3, 3, 1]) for seed in (1, 2)]
-    memories, parts = [None, None], [[], []]
-    for chunk in range(3):
-        for session in range(2):
-            piece = latents(session + 1).split([3, 3, 1], dim=1)[chunk]
-            frames, memories[session] = codec.decode(piece, memories[session])
-            parts[session].append(frames)
-    for each, wanted in zip(parts, alone, strict=True):
-        assert torch.equal(torch.cat(each, dim=1), wanted)
+    assert_interleaved_sessions_equal_each_alone(codec)
 
 
 def test_a_decode_that_is_dropped_changes_nothing(codec):

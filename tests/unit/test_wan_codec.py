@@ -9,6 +9,7 @@ from worldmodel.checkpoint import CheckpointError, fill_strict
 from worldmodel.published_names import vae_name
 from worldmodel.wan_codec import WanCodec
 
+from tests.unit.codecs import assert_interleaved_sessions_equal_each_alone, decoded, latents
 from tests.unit.oracles import tiny_vae, whole_frames, whole_latents
 
 # Equal arithmetic in other orders of summing, in float32; a grey value is 8e-3.
@@ -27,20 +28,8 @@ def codec(vae):
     return made.place(torch.device("cpu"))
 
 
-def latents(seed, frames=7, batch=1):
-    return torch.randn(batch, frames, 16, 4, 6, generator=torch.Generator().manual_seed(seed))
-
-
 def clip(seed, frames=13):
     return torch.rand(1, frames, 3, 32, 48, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-
-
-def decoded(codec, clip, sizes):
-    frames, memory = [], None
-    for part in clip.split(sizes, dim=1):
-        each, memory = codec.decode(part, memory)
-        frames.append(each)
-    return torch.cat(frames, dim=1)
 
 
 @pytest.mark.parametrize("sizes", [[7], [3, 4], [3, 3, 1], [1, 1, 5], [2, 2, 3]])
@@ -73,15 +62,7 @@ def test_one_picture_is_one_latent(vae, codec):
 
 
 def test_interleaved_sessions_are_bit_equal_to_each_alone(codec):
-    alone = [decoded(codec, latents(seed), [3, 3, 1]) for seed in (1, 2)]
-    memories, parts = [None, None], [[], []]
-    for chunk in range(3):
-        for session in range(2):
-            piece = latents(session + 1).split([3, 3, 1], dim=1)[chunk]
-            frames, memories[session] = codec.decode(piece, memories[session])
-            parts[session].append(frames)
-    for each, wanted in zip(parts, alone, strict=True):
-        assert torch.equal(torch.cat(each, dim=1), wanted)
+    assert_interleaved_sessions_equal_each_alone(codec)
 
 
 @pytest.mark.parametrize("num_before", [1, 3])

@@ -18,6 +18,7 @@ from courtyard.paths import Stance, follow_keys, frame_poses, pose
 from courtyard.renderer import default_intrinsics, render
 from numpy.typing import NDArray
 from PIL import Image
+from worldstream.paths import actions_from_text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 from worldmodel.config import EMBEDDED
@@ -38,16 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.picture:
         Image.fromarray(_rendered(pose(START)[None], PICTURE_PX, "day")[0]).save(options.picture)
     if options.truth:
-        walk = served_walk(START, entries_of(options.actions), options.chunks)
+        walk = served_walk(START, actions_from_text(options.actions), options.chunks)
         size = (EMBEDDED.height_px, EMBEDDED.width_px)
         np.save(options.truth, _rendered(frame_poses(walk), size, look_of(options.prompt)))
-
-
-def entries_of(text: str) -> list[str]:
-    """Keys of each latent frame, of the text that `worldstream generate --actions` takes."""
-    text = "".join(text.split())
-    entries = text.split(",") if "," in text else re.findall(r"\[[^\[\]]*\]|.", text)
-    return [entry.strip("[].") for entry in entries]
 
 
 def look_of(prompt: str) -> str:
