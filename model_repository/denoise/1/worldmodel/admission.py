@@ -128,8 +128,11 @@ class Admission:
 
     def _check_waiting_bytes(self, request: Request) -> None:
         """What sessions start from, or a prompt's vectors, waits with its requests: outside of the sessions' budget."""
-        waiting, more = self.queues.waiting_bytes(), request.waiting_bytes
-        if more and waiting and waiting + more > self._serving.max_waiting_picture_bytes:
+        more = request.waiting_bytes
+        if not more:  # most requests: nothing is added up for them
+            return
+        waiting = self.queues.waiting_bytes()
+        if waiting and waiting + more > self._serving.max_waiting_picture_bytes:
             name = "snapshot" if request.is_resumed else "pixels" if request.is_start else "prompt_embeds"
             raise BusyError(
                 f"{name}: {waiting} bytes of pictures, snapshots and prompts wait, this one has "
