@@ -17,7 +17,7 @@ from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.prompt import NoTextEncoder, TextEncoder
 from worldmodel.prompt_cache import PromptCache
-from worldmodel.published import find_parts
+from worldmodel.published import Parts, find_parts
 from worldmodel.published_names import original_name
 from worldmodel.room import check_budget, check_free, check_sessions, free_bytes, need_of
 from worldmodel.serving import ParameterError, ServingConfig
@@ -52,14 +52,15 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     if device.type == "cuda":
         settle_cuda(device, dtype)
     folder = version_folder / serving.checkpoint if serving.checkpoint else None
+    parts = find_parts(folder) if folder else None
     # First, so that what it takes of the device is no longer counted as free.
-    prompts = PromptCache(_text_encoder(config, serving, version_folder, device), serving.prompt_cache_bytes)
+    prompts = PromptCache(_text_encoder(config, serving, parts, device), serving.prompt_cache_bytes)
     codec = empty_codec(config, serving, folder) if folder else seeded_codec(config, serving)
     need = need_of(config, serving, dtype, codec)
     check_budget(need, serving)
     check_free(need, free_bytes(device), device)
-    if folder:
-        transformer = _loaded(config, folder, device, dtype)
+    if folder and parts:
+        transformer = _loaded(config, parts.transformer, device, dtype)
         fill_codec(codec, serving, folder, device)
     else:
         transformer = _seeded(config, serving.weights_seed)
@@ -100,20 +101,18 @@ def _seeded(config: WorldConfig, seed: int) -> CausalWorldTransformer:
     return transformer
 
 
-def _loaded(config: WorldConfig, folder: Path, device: torch.device, dtype: torch.dtype) -> CausalWorldTransformer:
+def _loaded(config: WorldConfig, source: Path, device: torch.device, dtype: torch.dtype) -> CausalWorldTransformer:
     """That of a checkpoint, straight on the device: it is empty until its tensors come."""
     with torch.device("meta"):
         transformer = CausalWorldTransformer(config.transformer)
-    source = find_parts(folder).transformer
     load_strict(transformer, source, original_name, device, partial(dtype_of, dtype=dtype))
     return transformer
 
 
 def _text_encoder(
-    config: WorldConfig, serving: ServingConfig, version_folder: Path, world_device: torch.device
+    config: WorldConfig, serving: ServingConfig, parts: Parts | None, world_device: torch.device
 ) -> TextEncoder:
     """What reads prompts. Unless told otherwise: hashed words in a world of ours, else what the checkpoint brings."""
-    parts = find_parts(version_folder / serving.checkpoint) if serving.checkpoint else None
     kind = serving.text_encoder
     if kind == "auto":
         kind = "words" if parts is None or parts.is_own else "none" if parts.text_encoder is None else "umt5"
