@@ -6,48 +6,35 @@ Arms of a comparison run in turn, on the same weights and the same session, unti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpu_worlds import Lab, Served, again, median, random_world, seeded_world, stream
+from gpu_lab import UNBOUNDED_BYTES, Budget, Lab
+from gpu_loads import served_by
+from gpu_worlds import Served, again, median, random_world, seeded_world, stream
 from sessions import MOVES, fingerprint, full_session, take, with_window
 
 # isort: split
 import numpy as np
 import torch
-from worldmodel.acceleration import mount_and_compile
+from worldmodel.acceleration import mount_and_compile, warm_up
 from worldmodel.config import WorldConfig
-from worldmodel.engine import Engine
-from worldmodel.loading import Instance, load_world
 from worldmodel.serving import ServingConfig
 from worldmodel.session import Session
 from worldmodel.step_cache_settings import StepCacheSettings
 from worldmodel.world import Chunk, Controls, World
 
-MANY_STEPS = 20
+MANY_STEPS, FEW_STEPS = 20, 4
 ARMS = {"on": None, "off": 0}  # of the conditioner's reuse: bytes of scale and shift that a chunk may hold
 
 
-class NotHereError(Exception):
-    """This machine cannot do it, which is no failure."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When a section has to come to its end, and how often it measures at most."""
-
-    end_s: float  # monotonic
-    most_rounds: int
-
-    def left_s(self) -> float:
-        return self.end_s - time.monotonic()
-
-    def rounds(self, num_parts: int = 1) -> Callable[[int], bool]:
-        """Whether to begin another round, given how many are done: one at least, in this part of what is left."""
-        end_s = time.monotonic() + self.left_s() / num_parts
-        return lambda done: done == 0 or (done < self.most_rounds and time.monotonic() < end_s)
+# Which steps of a chunk are left out: of many steps, and of the few of a distilled model.
+MANY_STEPS_ARMS = {
+    "off": StepCacheSettings("off"),
+    "every second step": StepCacheSettings("11" + "01" * (MANY_STEPS // 2 - 1)),
+    "dynamic": StepCacheSettings("dynamic"),
+}
+FEW_STEPS_ARMS = {"off": StepCacheSettings("off"), "one of four": StepCacheSettings("1011")}
 
 
 # Equality
@@ -116,23 +103,37 @@ def overlap(lab: Lab, world: World, budget: Budget) -> dict[str, Any]:
     """Chunks through the engine: by the clock, and as the sum of what their stages took."""
     served = Served.over(world)
     try:
-        window = world.config.window_latent_frames // world.config.chunk_latent_frames
-        served.ask(window, "walk", num_steps=1).wait()
-        began = time.perf_counter()
-        served.ask(1, "walk", is_start=False).wait()
-        one_s = time.perf_counter() - began
-        num_chunks = max(2, min(budget.most_rounds, int(budget.left_s() / one_s) - 1))
-        began = time.perf_counter()
-        answers = served.ask(num_chunks, "walk", is_start=False).wait()
-        wall_ms = 1e3 * (time.perf_counter() - began)
+        return walk(served, budget, num_steps=1)
     finally:
         served.close()
+
+
+def walk(served: Served, budget: Budget, num_steps: int | None = None) -> dict[str, Any]:
+    """A session of a started engine whose window is full; ends with it.
+
+    Args:
+        num_steps: of the chunks that fill the window; they do not count.
+    """
+    config = served.world.config
+    window = -(-config.window_latent_frames // config.chunk_latent_frames)
+    served.ask(window, "walk", num_steps=num_steps).wait()
+    began = time.perf_counter()
+    served.ask(1, "walk", is_start=False).wait()
+    one_s = time.perf_counter() - began
+    num_chunks = max(2, min(budget.most_rounds, int(budget.left_s() / one_s) - 1))
+    began = time.perf_counter()
+    answers = served.ask(num_chunks, "walk", is_start=False, is_end=True).wait()
+    wall_ms = 1e3 * (time.perf_counter() - began)
     condition, denoise, decode, transfer = ([chunk[stage] for chunk in answers.timings_ms] for stage in range(1, 5))
     stages_ms = sum(map(sum, (condition, denoise, decode, transfer)))
     beside_ms = sum(decode) + sum(transfer)
-    frames = 4 * world.config.chunk_latent_frames * num_chunks
+    frames = 4 * config.chunk_latent_frames * num_chunks
     return {
         "chunks": num_chunks,
+        "condition_ms": median(condition),
+        "denoise_ms": median(denoise),
+        "decode_ms": median(decode),
+        "transfer_ms": median(transfer),
         "wall_ms": round(wall_ms, 1),
         "stages_ms": round(stages_ms, 1),
         "wall_over_stages": round(wall_ms / stages_ms, 3),
@@ -178,22 +179,19 @@ def _reusing(world: World, session: Session, bytes_held: int | None) -> Chunk:
     return take(world, session, Controls(actions=MOVES), commit=False)
 
 
-def step_cache(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, Any]:
-    """A chunk of many steps, with steps skipped and without; what dynamic skips depends on the weights, random here."""
+def step_cache(
+    arms: Mapping[str, StepCacheSettings], num_steps: int, lab: Lab, config: WorldConfig, budget: Budget
+) -> dict[str, Any]:
+    """A chunk with steps skipped and without; what dynamic skips depends on the weights, random here."""
     world = random_world(config, lab, ServingConfig(compile="off", step_cache="off"))
     session = full_session(world)
-    arms = {
-        "off": StepCacheSettings("off"),
-        "every second step": StepCacheSettings("11" + "01" * (MANY_STEPS // 2 - 1)),
-        "dynamic": StepCacheSettings("dynamic"),
-    }
     spent: dict[str, list[float]] = {arm: [] for arm in arms}
     skipped: dict[str, float] = {}
     goes_on = budget.rounds()
     while goes_on(len(spent["off"])):
         for arm, settings in arms.items():
             before = world.block_runs()
-            controls = Controls(actions=MOVES, num_steps=MANY_STEPS, step_cache=settings)
+            controls = Controls(actions=MOVES, num_steps=num_steps, step_cache=settings)
             spent[arm].append(take(world, session, controls, commit=False).timings.denoise_ms)
             computed, left_out = (now - then for now, then in zip(world.block_runs(), before, strict=True))
             skipped[arm] = round(left_out / (computed + left_out), 3)
@@ -204,7 +202,7 @@ def step_cache(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, Any]:
             "blocks_skipped": skipped[arm],
         }
         for arm, times in spent.items()
-    } | {"steps": MANY_STEPS, "rounds": len(spent["off"])}
+    } | {"steps": num_steps, "rounds": len(spent["off"])}
 
 
 def compiled_or_not(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, Any]:
@@ -219,10 +217,12 @@ def compiled_or_not(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, 
 
 def _compiled(lab: Lab, config: WorldConfig, mode: str, goes_on: Callable[[int], bool]) -> dict[str, Any]:
     world = random_world(config, lab)
+    # A folder of its own: no code of another section is found in it.
+    folder = lab.scratch / f"compiled-{config.transformer.num_layers}-{mode}"
     _, world.compilation = mount_and_compile(
         world.transformer,
         lab.device,
-        ServingConfig(compile="on", compile_backend=lab.backend, compile_mode=mode, compile_cache="none"),
+        ServingConfig(compile="on", compile_backend=lab.backend, compile_mode=mode, compile_cache=str(folder)),
     )
     code = [block._compiled_call_impl for block in world.blocks]
     began = time.perf_counter()
@@ -250,26 +250,36 @@ def _compiled(lab: Lab, config: WorldConfig, mode: str, goes_on: Callable[[int],
 
 
 def first_request(lab: Lab, config: WorldConfig, budget: Budget) -> dict[str, Any]:
-    """Starts after READY, through loading and warm-up as they are served: the first against those that follow."""
-    serving = ServingConfig(device=str(lab.device), compile="off" if lab.is_tiny else "on", compile_cache="none")
-    began = time.perf_counter()
-    served = Served(Engine(lambda: load_world(config, serving, Path(), Instance("CPU", 0)), serving, lambda _: None))
-    try:
-        ready_s = time.perf_counter() - began
-        spent: list[float] = []
-        goes_on = budget.rounds()
-        while len(spent) < 4 or goes_on(len(spent)):
-            asked = time.perf_counter()
-            answers = served.ask(2, seed=len(spent)).wait()
-            spent.append(1e3 * (answers.arrived_s[0] - asked))
-        recompiles = served.world.compilation.recompiles()
-    finally:
-        served.close()
+    """Starts after READY, through warm-up as it is served, on weights drawn on the device."""
+    serving = ServingConfig(
+        device=str(lab.device),
+        compile="off" if lab.is_tiny else "on",
+        compile_cache=str(lab.scratch / f"compiled-{config.transformer.num_layers}"),
+        session_budget_bytes=UNBOUNDED_BYTES,
+    )
+
+    def make_world() -> World:
+        world = random_world(config, lab, serving)
+        warm_up(world)
+        return world
+
+    with served_by(make_world, serving) as (served, watch):
+        return {"ready_s": round(watch.ready_s, 2), **starts(served, 2, budget)}
+
+
+def starts(served: Served, num_chunks: int, budget: Budget) -> dict[str, Any]:
+    """Sessions one after the other, the first one after READY against those that follow."""
+    spent: list[float] = []
+    goes_on = budget.rounds()
+    while len(spent) < 4 or goes_on(len(spent)):
+        asked = time.perf_counter()
+        answers = served.ask(num_chunks, seed=len(spent)).wait()
+        spent.append(1e3 * (answers.arrived_s[0] - asked))
     steady = median(spent[2:])
     return {
-        "ready_s": round(ready_s, 2),
         "first_ms": round(spent[0], 2),
         "steady_ms": steady,
         "first_over_steady": round(spent[0] / steady, 3),
-        "recompiles": recompiles,
+        "starts": len(spent),
+        "recompiles": served.world.compilation.recompiles(),
     }

@@ -5,15 +5,15 @@ Knows no budgets, tables or bars. Weights are random: times and memory do not de
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_lab import UNBOUNDED_BYTES, Lab
 from sessions import MOVES, picture_of, take
 
 # isort: split
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from worldmodel.acceleration import mount_and_compile
 from worldmodel.codec import StreamingCodec
-from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST, TransformerConfig, WorldConfig
+from worldmodel.config import WorldConfig
 from worldmodel.emitter import Batch
 from worldmodel.engine import Engine
 from worldmodel.errors import WorldError
@@ -34,50 +34,6 @@ from worldmodel.transformer import CausalWorldTransformer
 from worldmodel.world import Controls, World
 
 WAIT_S = 300.0
-UNBOUNDED_BYTES = 1 << 50
-
-# Wan 2.1's 1.3B, with LingBot-World's camera conditioner and window.
-WAN_1_3B = LINGBOT_WORLD_FAST.replace(
-    name="1.3B",
-    transformer=TransformerConfig(
-        dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096, text_len=512
-    ),
-    is_distilled=False,
-)
-# Not distilled here: any number of steps may be asked of random weights.
-LINGBOT = LINGBOT_WORLD_FAST.replace(name="LingBot 14B/18B", is_distilled=False)
-TINY = EMBEDDED.replace(
-    name="tiny",
-    transformer=dataclasses.replace(EMBEDDED.transformer, dim=48, ffn_dim=96, num_heads=2, num_layers=2),
-    height_px=32,
-    width_px=48,
-)
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Where things are measured, and how."""
-
-    device: torch.device
-    dtype: torch.dtype
-    is_tiny: bool
-
-    @property
-    def backend(self) -> str:
-        """Of the compiler; in a tiny run only its graphs are made, no code."""
-        return "eager" if self.is_tiny else "inductor"
-
-    def free_bytes(self) -> int:
-        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else UNBOUNDED_BYTES
-
-    def forget(self) -> None:
-        """Give freed memory back, and count the peak anew."""
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)
-
-    def peak_bytes(self) -> int:
-        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
 
 
 def seeded_world(
@@ -87,7 +43,7 @@ def seeded_world(
     transformer, codec = CausalWorldTransformer(config.transformer), StreamingCodec(config.codec)
     seed_parameters(transformer, 0)
     seed_parameters(codec, 1)
-    _settle(device, dtype)
+    settle(device, dtype)
     return World(config, transformer, codec, device, dtype, budget_bytes, picture_cache_bytes=1 << 20)
 
 
@@ -99,11 +55,10 @@ def random_world(config: WorldConfig, lab: Lab, serving: ServingConfig | None = 
     """
     with torch.device("meta"):
         transformer = CausalWorldTransformer(config.transformer).to(lab.dtype)
-    transformer.to_empty(device=lab.device)
-    _fill(transformer, lab.device)
+    fill(transformer.to_empty(device=lab.device), lab.device)
     codec = StreamingCodec(config.codec)
     seed_parameters(codec, 1)
-    _settle(lab.device, lab.dtype)
+    settle(lab.device, lab.dtype)
     serving = serving or ServingConfig(compile="off")
     step_cache, compilation = mount_and_compile(transformer, lab.device, serving)
     settings = serving.step_cache_settings
@@ -127,20 +82,32 @@ def world_bytes(config: WorldConfig, dtype: torch.dtype) -> int:
     return (num_parameters + cached + held) * dtype.itemsize
 
 
-@torch.no_grad()
-def _fill(module: torch.nn.Module, device: torch.device) -> None:
-    """By fan-in, vectors small, norms at one: as `seed_parameters`, from the device's own generator."""
+def drawn(module: torch.nn.Module, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+    """Weights for each parameter in turn, drawn on the device in bfloat16, one at a time: again the same ones.
+
+    By fan-in, vectors small, norms at one: as `seed_parameters`, from the device's own generator.
+    """
     generator = torch.Generator(device).manual_seed(0)
     for name, parameter in module.named_parameters():
+        drawing = torch.empty(parameter.shape, dtype=torch.bfloat16, device=device)
         if parameter.dim() > 1 and not name.endswith("modulation"):
-            parameter.normal_(0, 1 / math.sqrt(parameter[0].numel()), generator=generator)
-        elif ".norm" in name and name.endswith("weight"):
-            parameter.fill_(1)
+            drawing.normal_(0, 1 / math.sqrt(parameter[0].numel()), generator=generator)
+        elif "norm" in name and name.endswith("weight"):
+            drawing.fill_(1)
         else:
-            parameter.normal_(0, 0.1, generator=generator)
+            drawing.normal_(0, 0.1, generator=generator)
+        yield name, drawing
 
 
-def _settle(device: torch.device, dtype: torch.dtype) -> None:
+@torch.no_grad()
+def fill(module: torch.nn.Module, device: torch.device) -> None:
+    """Give a module on the device the weights that are drawn for it."""
+    for parameter, (_, drawing) in zip(module.parameters(), drawn(module, device), strict=True):
+        parameter.copy_(drawing)
+
+
+def settle(device: torch.device, dtype: torch.dtype) -> None:
+    """Say what torch keeps for this thread, as loading does."""
     if device.type == "cuda":
         settle_cuda(device, dtype)
 
@@ -148,9 +115,9 @@ def _settle(device: torch.device, dtype: torch.dtype) -> None:
 # Through a session
 
 
-def stream(world: World, num_chunks: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def stream(world: World, num_chunks: int, seed: int = 0, prompt: str = "day") -> np.ndarray[Any, np.dtype[np.uint8]]:
     """A session's frames, [n, H, W, 3]."""
-    session = world.start(picture_of(world.config, seed), "day", seed)
+    session = world.start(picture_of(world.config, seed), prompt, seed)
     chunks = [take(world, session, Controls(actions=MOVES)).frames.cpu().numpy() for _ in range(num_chunks)]
     return np.concatenate(chunks)
 
@@ -225,7 +192,7 @@ class Served:
 
 def _on_this_thread(world: World) -> World:
     # The device that torch calls the current one is a thread's own.
-    _settle(world.device, world.dtype)
+    settle(world.device, world.dtype)
     return world
 
 
