@@ -6,7 +6,15 @@ home=$(dirname "$0")
 wanted_mib=${WORLDSTREAM_SHM_MIB:-1024}
 wanted_stack_kib=262144 # an HTTP JSON body is parsed on the stack
 
-shm_mib=$(df -Pm /dev/shm | awk 'NR == 2 { print $2 }')
+case $wanted_mib in
+    *[!0-9]*)
+        echo "worldstream: WORLDSTREAM_SHM_MIB: wanted a number of MiB, got '$wanted_mib'" >&2
+        exit 1
+        ;;
+esac
+
+shm_mib=$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 { print $2 }')
+shm_mib=${shm_mib:-0} # there is none
 if [ "$shm_mib" -lt "$wanted_mib" ]; then
     echo "worldstream: /dev/shm: wanted $wanted_mib MiB, got $shm_mib: docker run --shm-size=1g, or shm_size" >&2
     exit 1

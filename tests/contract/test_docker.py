@@ -97,6 +97,36 @@ def test_the_servers_image_has_one_tag_everywhere():
     assert images == {"nvcr.io/nvidia/tritonserver:${TRITON_TAG}"}
 
 
+@pytest.mark.parametrize("name", [*COMPOSE_FILES, "scale/compose.scale.yaml", "scale/compose.scale.gpu.yaml"])
+def test_every_variable_of_a_compose_file_has_a_default_and_is_told_on_the_page(name):
+    text = (DOCKER / name).read_text(encoding="utf-8")
+    page = (DOCKER / "README.md").read_text(encoding="utf-8")
+    assert text.count("$") == len(VARIABLE.findall(text))
+    assert [variable for variable, _ in VARIABLE.findall(text) if variable not in page] == []
+
+
+def test_no_image_is_the_newest_of_its_name():
+    texts = [path.read_text(encoding="utf-8") for path in DOCKER.glob("**/*.yaml")]
+    images = re.findall(r"\bimage: ((?:nginx|prom|grafana)\S*)", "\n".join(texts))
+    assert {image.split(":")[0] for image in images} == {"nginx", "prom/prometheus", "grafana/grafana"}
+    assert len(set(images)) == 3  # each has one tag, everywhere
+    assert all(re.search(r":v?\d+\.\d+", image) for image in images)
+
+
+@pytest.mark.parametrize("service", ["front", "scale-proxy"])
+def test_a_proxy_writes_to_its_temporary_folder_and_stderr_alone(service):
+    name = "compose.yaml" if service == "front" else "scale/compose.scale.yaml"
+    command = compose(name)["services"][service]["command"]
+    # The user 101 may open no log of the image's, which nginx does before it reads its configuration.
+    assert command[:5] == ["nginx", "-e", "stderr", "-p", "/tmp"]
+
+
+def test_grafana_fetches_no_code():
+    environment = compose()["services"]["grafana"]["environment"]
+    assert environment["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+    assert {value for key, value in environment.items() if key.startswith("GF_ANALYTICS")} == {"false"}
+
+
 @pytest.mark.parametrize("name", ["Dockerfile", "client.Dockerfile"])
 def test_an_image_runs_as_nobody_special(name):
     assert arguments_of(name, "USER") == ["1000:1000"]

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,9 @@ class Front:
     grpcs: str
 
 
-def configure(folder: Path, http: str, grpc: str, certificate: Certificate, ports: dict[str, int]) -> Path:
+def configure(
+    folder: Path, http: str, grpc: str, certificate: Certificate, ports: dict[str, int], changes: Mapping[str, str]
+) -> Path:
     """The shipped files in a folder, for one server, a certificate, and these loopback ports by kind."""
     (folder / "tls").mkdir(parents=True)
     replacements = {
@@ -37,6 +39,7 @@ def configure(folder: Path, http: str, grpc: str, certificate: Certificate, port
         "worldstream:8001": grpc,
         "/run/secrets/tls_cert": str(certificate.cert),
         "/run/secrets/tls_key": str(certificate.key),
+        **changes,
         **{f"listen {port}": f"listen 127.0.0.1:{ports[kind]}" for port, kind in LISTENS.items()},
     }
     for name in ("limits.conf", "limits-http.conf", "limits-grpc.conf", "limits-tls.conf"):
@@ -49,11 +52,13 @@ def configure(folder: Path, http: str, grpc: str, certificate: Certificate, port
 
 
 @contextlib.contextmanager
-def running_front(folder: Path, http: str, grpc: str, certificate: Certificate) -> Iterator[Front]:
-    """nginx before this server, gone at the end."""
+def running_front(
+    folder: Path, http: str, grpc: str, certificate: Certificate, changes: Mapping[str, str] | None = None
+) -> Iterator[Front]:
+    """nginx before this server, gone at the end; with these texts of its files replaced by others."""
     assert NGINX is not None
     ports = free_ports()
-    config = configure(folder / "conf", http, grpc, certificate, ports)
+    config = configure(folder / "conf", http, grpc, certificate, ports, changes or {})
     # Workers of a server that root starts become another user, who may not write here.
     directives = "daemon off;" + (" user root;" if os.getuid() == 0 else "")
     log = folder / "nginx.log"

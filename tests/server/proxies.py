@@ -1,4 +1,5 @@
-"""nginx in front of real servers, with the configuration that docker/scale ships; only addresses are changed."""
+"""nginx in front of real servers, with the configuration that docker/scale ships; only addresses are changed, and
+`resolve`, which Debian's nginx does not know, is left out."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def configure(folder: Path, servers: Sequence[tuple[str, str]], ports: dict[str,
     for name, (grpc, http) in zip(("worldstream-a", "worldstream-b"), servers, strict=True):
         upstreams = replace_once(upstreams, f"{name}:8001", grpc)
         upstreams = replace_once(upstreams, f"{name}:8000", http)
-    (folder / "upstreams.conf").write_text(upstreams, encoding="utf-8")
+    assert upstreams.count(" resolve ") == 4
+    (folder / "upstreams.conf").write_text(upstreams.replace(" resolve ", " "), encoding="utf-8")
     routes = (folder / "routes.conf").read_text(encoding="utf-8")
     routes = replace_once(routes, "listen 8001 http2;", f"listen 127.0.0.1:{ports['grpc']} http2;")
     routes = replace_once(routes, "listen 8000;", f"listen 127.0.0.1:{ports['http']};")
@@ -72,10 +74,15 @@ def nginx_command(folder: Path, config: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def running_proxy(folder: Path, servers: Sequence[tuple[str, str]]) -> Iterator[Proxy]:
-    """nginx before these servers, gone at the end."""
+def running_proxy(
+    folder: Path, servers: Sequence[tuple[str, str]], changes: Mapping[str, str] | None = None
+) -> Iterator[Proxy]:
+    """nginx before these servers, gone at the end; with these texts of its routes replaced by others."""
     ports = serve.choose_ports({"http": None, "grpc": None, "metrics": None}, is_free_wanted=True)
     config = configure(folder / "conf", servers, ports)
+    routes = config.with_name("routes.conf")
+    for before, after in (changes or {}).items():
+        routes.write_text(replace_once(routes.read_text(encoding="utf-8"), before, after), encoding="utf-8")
     # Workers of a server that root starts become another user, who may not write here.
     directives = "daemon off;" + (" user root;" if os.getuid() == 0 else "")
     log = folder / "nginx.log"

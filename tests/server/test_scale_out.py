@@ -7,8 +7,10 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from worldstream.session import Session
 import serve
 from tests.conftest import RunningServer, running_server
 from tests.server.proxies import NGINX, Proxy, running_proxy
-from tests.server.raw import picture, wait_for_metrics
+from tests.server.raw import Stream, make_request, picture, wait_for_metrics
 
 pytestmark = [
     pytest.mark.server,
@@ -26,6 +28,7 @@ pytestmark = [
 ]
 
 MOST_SESSIONS = 24  # that all of them choose one server: never
+REJOIN_S = 6.0  # the proxy tries a server that has failed again after 5 s
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,18 @@ def test_a_stream_may_send_more_than_a_request_may(pair: Pair) -> None:
         assert len(frames(session, "w")) == 9
 
 
+def test_a_stream_without_the_metadata_stays_on_one_server(pair: Pair) -> None:
+    """As plain tritonclient sends it: its requests go where its stream went, wherever that is."""
+    with Stream(pair.proxy.grpc) as stream:
+        for number in range(4):
+            inputs = {"pixels": picture(), "num_chunks": 1} if number == 0 else {"num_chunks": 1}
+            ids = {"sequence_id": "unnamed", "sequence_start": number == 0, "sequence_end": number == 3}
+            stream.send(make_request("denoise", inputs, **ids))
+        answers = stream.receive_all()
+    assert [answer.error for answer in answers if answer.error] == []
+    assert pair.num_sessions() == [0, 0]
+
+
 def test_http_keeps_a_session_by_the_same_header(pair: Pair) -> None:
     pixels = np.zeros((16, 16, 3), np.uint8).tolist()
     start = {"image": json.dumps(pixels), "session": "by-http", "session_start": True, "num_chunks": 1}
@@ -176,8 +191,15 @@ def wait_for_new_workers(pair: Pair, address: str) -> None:
         assert number < 20, f"{address} is marked down and still gets requests"
 
 
+def ports_of(server: RunningServer) -> tuple[str, ...]:
+    """The options that start another one in its place."""
+    return tuple(
+        f"--{service}-port={getattr(server, service).rpartition(':')[2]}" for service in ("http", "grpc", "metrics")
+    )
+
+
 def test_a_dead_server_loses_its_own_sessions_and_they_go_on_from_snapshots(pair: Pair) -> None:
-    """Last: one of the two is gone then."""
+    """The next test needs it: one of the two is gone then."""
     a, b = pair.servers
     with WorldClient(pair.proxy.grpc, timeout_s=30) as client, WorldClient(b.grpc) as direct:
         sessions = begin_on_both(pair, client, "mortal")
@@ -203,3 +225,31 @@ def test_a_dead_server_loses_its_own_sessions_and_they_go_on_from_snapshots(pair
         assert wait_for_metrics(b.metrics, queued_requests=0)["active_sessions"] == len(sessions)
         for session in sessions:
             client.session(None, session_id=session.session_id).end()
+
+
+def test_a_server_that_comes_back_serves_and_what_began_meanwhile_stays_on_its_stream(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Last: the server that the test before has killed is started again in its place."""
+    a, b = pair.servers
+    with WorldClient(pair.proxy.grpc, timeout_s=30) as client:
+        meanwhile = [begin(client, f"meanwhile-{number}") for number in range(12)]
+        assert wait_for_metrics(b.metrics, queued_requests=0)["active_sessions"] == len(meanwhile)
+
+        with running_server(tmp_path / "again.log", arguments=ports_of(a)):
+            assert [len(frames(session, "w")) for session in meanwhile] == [12] * len(meanwhile)
+
+            time.sleep(REJOIN_S)
+            newcomers = begin_on_both(pair, client, "newcomer")
+            for session in newcomers:
+                session.end()
+
+            away = 0
+            for session in meanwhile:  # a new stream goes where the ring leads, which may be the one that came back
+                session.close()
+                try:
+                    assert len(frames(session, "w")) == 12
+                except SessionNotFoundError:
+                    away += 1
+            assert 0 < away < len(meanwhile)
+            assert pair.num_sessions() == [0, len(meanwhile)]
