@@ -43,7 +43,9 @@ def environment(image: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "WORLDSTREAM_SERVER": str(image / "opt"), "WORLDSTREAM_SHM_MIB": "64"}
 
 
-def run_entrypoint(image: Path, *arguments: str, shm_mib: int = 64, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_entrypoint(
+    image: Path, *arguments: str, shm_mib: int | str = 64, **options: Any
+) -> subprocess.CompletedProcess[str]:
     variables = {**environment(image), "WORLDSTREAM_SHM_MIB": str(shm_mib)}
     command = [str(image / "entrypoint.sh"), *arguments]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False, **options)
@@ -81,6 +83,33 @@ def test_too_little_shared_memory_is_refused_before_anything_starts(image: Path)
     result = run_entrypoint(image, shm_mib=1 << 40)
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(r"worldstream: /dev/shm: wanted 1099511627776 MiB, got \d+: docker run .*\n", result.stderr)
+
+
+@pytest.mark.parametrize("size", ["1g", "-5", "1 2"])
+def test_a_size_that_is_no_number_is_refused_and_not_passed_over(image: Path, size: str) -> None:
+    """The shell's own comparison failed, and the server was started with whatever there was."""
+    result = run_entrypoint(image, shm_mib=size)
+    wanted = f"worldstream: WORLDSTREAM_SHM_MIB: wanted a number of MiB, got '{size}'\n"
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--drain-s=long"], "argument --drain-s: invalid float value: 'long'"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["--model-config-name=none"], "--model-config-name: no model has a configuration 'none'"),
+        (["--api-key-file=/nowhere"], "--api-key-file: cannot be read (FileNotFoundError)"),
+        (["--tls-cert=/nowhere"], "--tls-cert, --tls-key: wanted both or neither"),
+        (["--set=denoise.device=cpu"], "--set: no model 'denoise'; there are: preprocess"),
+        (["--server=/nowhere"], "--server: /nowhere has no bin/tritonserver"),
+    ],
+)
+def test_an_option_that_cannot_be_is_told_in_the_last_line(image: Path, arguments: list[str], told: str) -> None:
+    result = run_entrypoint(image, "--free-ports", *arguments)
+    assert result.returncode != 0
+    assert told in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
 
 
 def test_a_stack_that_is_too_small_is_told(image: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -174,12 +176,40 @@ def test_without_tls_nobody_is_heard(secured: Secured) -> None:
         client.info()
 
 
+def test_a_server_that_is_not_trusted_or_without_tls_is_told_apart(
+    secured: Secured, plain: RunningServer, tmp_path: Path
+) -> None:
+    stranger = make_certificate(tmp_path)  # for the same name
+    for trusted in ({"tls_ca": stranger.cert}, {"tls": True, "tls_ca": None}):
+        with secured.client(reconnect_s=0, **trusted) as client, pytest.raises(UnavailableError, match="not trusted"):
+            client.info()
+    with (
+        WorldClient(plain.grpc, reconnect_s=0, tls_ca=secured.certificate.cert) as client,
+        pytest.raises(UnavailableError, match="speaks without TLS"),
+    ):
+        client.info()
+
+
+def test_clients_that_send_half_a_request_or_noise_keep_nobody_out(secured: Secured) -> None:
+    noise = np.random.default_rng(0).bytes(300)
+    with contextlib.ExitStack() as held:
+        for place in (secured.server.http, secured.server.grpc, secured.server.metrics):
+            host, _, port = place.partition(":")
+            for beginning in (b"", b"POST / HTTP/1.1\r\nX-Slow: ", noise) * 30:
+                half = held.enter_context(socket.create_connection((host, int(port))))
+                half.sendall(beginning)
+        assert call(secured.server.http, "GET", "/v2/health/ready") == (200, "")
+        with secured.client() as client:
+            np.testing.assert_array_equal(client.preprocess([png(PICTURE)]).pixels, PICTURE)
+
+
 def test_over_http_the_key_is_wanted_for_all_but_health(secured: Secured) -> None:
     stream = "/v2/models/world/generate_stream"
     for method, path, body in (("GET", "/v2", b""), ("GET", "/v2/models/stats", b""), ("POST", stream, BODY)):
         assert call(secured.server.http, method, path, body)[0] == 403
         assert call(secured.server.http, method, path, body, x_api_key="another-key-0123456789")[0] == 403
     assert call(secured.server.http, "GET", "/v2/models/stats", **KEYED)[0] == 200
+    assert call(secured.server.http, "GET", "/v2/models/stats", X_API_KEY=API_KEY)[0] == 200
     assert "INVALID_INPUT: image[0]" in call(secured.server.http, "POST", stream, BODY, **KEYED)[1]
     assert call(secured.server.http, "GET", "/v2/health/ready") == (200, "")
 
