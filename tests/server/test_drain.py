@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
 import serve
+from tests.conftest import serve_command
+from tests.server.launches import TINY_CONFIG, TINY_MODEL, write_model
 from tests.server.raw import ask, make_request, picture
 
 pytestmark = pytest.mark.server
@@ -96,6 +99,39 @@ def test_the_time_of_a_drain_is_bounded_and_a_second_signal_cuts_it_short(start_
         wait_for_line(patient, "draining:")
         patient.launcher.send_signal(signal.SIGINT)
         assert patient.launcher.wait(timeout=60) == 0
+
+
+def test_a_server_that_dies_while_it_drains_is_not_started_again(start_server: Any) -> None:
+    server = start_server(arguments=("--drain-s", "120", "--restart"))
+    with WorldClient(server.grpc, timeout_s=60) as client:
+        begin(client, "idle").close()
+    server.launcher.terminate()
+    wait_for_line(server, "draining:")
+    os.kill(server.pid, signal.SIGKILL)
+
+    assert server.launcher.wait(timeout=60) == 0
+    wait_for_line(server, "drained: the server ended by itself")
+    assert "serve.py: restart" not in server.log()
+
+
+def test_a_server_that_still_starts_has_nothing_to_drain(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "tiny", TINY_CONFIG, "import time\ntime.sleep(60)\n" + TINY_MODEL)
+    log = tmp_path / "log"
+    with log.open("wb") as target:
+        launcher = subprocess.Popen(
+            serve_command("--free-ports", "--drain-s", "120", "--model-repository", tmp_path / "models"),
+            stdin=subprocess.DEVNULL,
+            stderr=target,
+        )
+    while "tiny" not in log.read_text(encoding="utf-8", errors="replace"):  # the server has begun to load it
+        assert launcher.poll() is None
+        time.sleep(0.1)
+    launcher.terminate()
+
+    assert launcher.wait(timeout=45) == 0
+    said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("serve.py: ")]
+    assert said[0] == "serve.py: stopping ..."
+    assert said[-1] == "serve.py: stopped"
 
 
 def test_without_a_drain_a_server_ends_at_once(start_server: Any) -> None:
