@@ -61,6 +61,19 @@ def test_a_query_asks_for_what_is_on_the_page(page: dict[str, dict[str, set[str]
             assert label in ADDED_LABELS or any(label in page[name] for name in names)
 
 
+def test_what_only_grows_is_read_as_a_rate_and_what_may_fall_is_not(server: Any) -> None:
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=30) as answer:
+        kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.read().decode(), re.MULTILINE))
+    read = [found for each in expressions() for found in re.findall(r"(\w+)\(((?:worldstream|nv)_\w+)[{[]", each)]
+    assert {function for function, _ in read} == {"rate", "increase", "resets", "min_over_time"}
+    for function, name in read:
+        kind = kinds.get(name) or kinds[re.sub(r"_(bucket|sum|count)$", "", name)]
+        assert kind in (["gauge"] if function == "min_over_time" else ["counter", "histogram"]), (function, name)
+    quantiles = [each for each in expressions() if "histogram_quantile" in each]
+    assert quantiles
+    assert all(re.search(r"sum by \(le\b", each) and "_bucket[" in each for each in quantiles)
+
+
 def test_each_wanted_picture_is_on_the_dashboard() -> None:
     together = " ".join(expressions())
     for name in (
