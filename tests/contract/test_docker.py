@@ -263,6 +263,12 @@ def test_shared_memory_holds_what_the_largest_requests_pass_through_it():
     assert "WORLDSTREAM_SHM_MIB:-1024" in (DOCKER / "entrypoint.sh").read_text(encoding="utf-8")
 
 
+def test_no_proxy_takes_a_body_that_triton_would_not():
+    """Current releases refuse larger ones by themselves: --http-max-input-size is 64 MiB."""
+    limits = re.findall(r"client_max_body_size (\d+)m;", (DOCKER / "scale" / "routes.conf").read_text(encoding="utf-8"))
+    assert [largest_request_bytes(), *(int(limit) * MIB for limit in limits)] == [1 << 26] * 2
+
+
 def test_the_largest_picture_passes_the_front():
     denoise = config_of("denoise")
     assert 3 * int(denoise.parameters["max_picture_pixels"].string_value) < largest_request_bytes()
