@@ -288,6 +288,10 @@ def test_a_gpu_that_is_too_small_is_told_by_how_much() -> None:
             "window_latent_frames: wanted at least sink and chunk, 3 + 3",
         ),
         (["embedded", "--set", "chunk_latent_frames=0"], "chunk_latent_frames: wanted a number of 1 or more, got '0'"),
+        (
+            ["embedded", "--set", "conditioner_budget_bytes=-1"],
+            "conditioner_budget_bytes: wanted a number of 0 or more, got '-1'",
+        ),
         (["embedded", "--memory", "much"], "--memory: wanted a size such as 80GiB or 141GB, got 'much'"),
     ],
 )
@@ -320,7 +324,7 @@ def test_sizes_are_read_in_both_kinds_of_units(text: str, num_bytes: int) -> Non
     assert parse_bytes("--memory", text) == num_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "8XB", "-", "8 giga"])
+@pytest.mark.parametrize("text", ["", "GiB", "8XB", "-", "8 giga", "-5GiB", "1e400GiB", "nan"])
 def test_sizes_without_a_meaning_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="--memory: wanted a size"):
         parse_bytes("--memory", text)

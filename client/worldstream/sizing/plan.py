@@ -253,10 +253,12 @@ def parse_bytes(name: str, text: str) -> int:
             scale = 1000 ** _PREFIXES[prefix]
         else:
             raise KeyError(unit)
-        size = float(number) * scale
-    except (KeyError, ValueError):
+        size = int(float(number) * scale)
+        if size < 0:
+            raise ValueError(number)
+    except (KeyError, ValueError, OverflowError):
         raise InvalidInputError(f"{name}: wanted a size such as 80GiB or 141GB, got {text!r}") from None
-    return int(size)
+    return size
 
 
 def tell_bytes(num_bytes: int) -> str:

@@ -228,16 +228,16 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 
 def _value(key: str, text: str, sample: Any) -> Any:
+    least = 0 if key in ("sink_latent_frames", "conditioner_budget_bytes", "picture_cache_bytes") else 1
     try:
         if isinstance(sample, bool):
             return _TRUTHS[text.lower()]
         if isinstance(sample, int):
             value = int(text)
-            least = 0 if key in ("sink_latent_frames", "conditioner_budget_bytes", "picture_cache_bytes") else 1
             if value < least:
                 raise ValueError(text)
             return value
         return text.partition(":")[0]  # cuda:1 is as large as cuda
     except (ValueError, KeyError):
-        wanted = "true or false" if isinstance(sample, bool) else "a number of 1 or more"
+        wanted = "true or false" if isinstance(sample, bool) else f"a number of {least} or more"
         raise InvalidInputError(f"{key}: wanted {wanted}, got {text!r}") from None
