@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -68,6 +69,37 @@ def test_what_an_image_copies_is_there_and_travels_to_the_builder(name):
     for source in sources:
         assert (ROOT / source).exists()
         assert not {source, source.split("/")[0]} & ignored
+
+
+def is_ignored(path: str) -> bool:
+    """Whether .dockerignore keeps a file from the builder; it has paths from the top, and names anywhere (`**/`)."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    folders = [path, *map(str, PurePosixPath(path).parents)]
+    for pattern in (line for line in lines if line and not line.startswith("#")):
+        anywhere = pattern.removeprefix("**/")
+        for folder in folders:
+            name = PurePosixPath(folder).name if pattern.startswith("**/") else folder
+            if fnmatch.fnmatchcase(name, anywhere):
+                return True
+    return False
+
+
+def test_every_file_that_is_served_travels_to_the_builder_and_no_other_thing_does():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    training = "model_repository/denoise/training/"
+    served = [path for path in tracked if path.startswith(("model_repository/", "client/")) and training not in path]
+    assert len(served) > 100
+    assert [path for path in served if is_ignored(path)] == []
+    others = [
+        "docker/secrets/api_key",
+        "docker/secrets/tls.key",
+        ".env",
+        ".git/config",
+        "checkpoints/a/b",
+        "tests/x.py",
+    ]
+    kept = [path for path in [*others, f"{training}train_world.py", "client/__pycache__/a.pyc"] if not is_ignored(path)]
+    assert kept == []
 
 
 def test_no_secret_travels_to_the_builder():
