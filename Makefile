@@ -104,7 +104,7 @@ test: setup ## run all tests
 lint: setup ## check style and types
 	@$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
-	$(VENV_PYTHON) -m mypy serve.py client/worldstream
+	$(VENV_PYTHON) -m mypy serve.py docker/launcher client/worldstream
 	# Each version folder apart: each has a module that is called model.
 	for folder in model_repository/{preprocess/1,denoise/1,denoise/training}; do $(VENV_PYTHON) -m mypy "$$folder"; done
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import serve
+from launcher.processes import die_with_parent
 
 ROOT = Path(__file__).parent.parent
 START_TIMEOUT_S = 240.0
@@ -86,7 +85,7 @@ def running_server(
             stdout=subprocess.PIPE,
             stderr=log,
             # Killed tests must not leave servers behind.
-            preexec_fn=lambda: serve.die_with_parent(signal.SIGTERM),
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
         )
     try:
         line = read_line(launcher, START_TIMEOUT_S + 30)

@@ -14,9 +14,13 @@ import pytest
 import tomllib
 import yaml
 from google.protobuf import text_format
+from launcher.access import read_access
+from launcher.options import parse_arguments
+from launcher.ports import USUAL_PORTS
+from launcher.processes import GROUP_END_S
+from launcher.repository import parse_overrides
+from launcher.server_process import SHM_BYTES, STACK_BYTES
 from tritonclient.grpc import model_config_pb2
-
-import serve
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -171,7 +175,7 @@ def test_the_health_check_asks_the_models():
     (check,) = arguments_of("Dockerfile", "HEALTHCHECK")
     command = yaml.safe_load(check.partition("CMD ")[2])
     assert command[:2] == ["python3", "/opt/worldstream/serve.py"]
-    options = serve.parse_arguments(command[2:])
+    options = parse_arguments(command[2:])
     assert options.probe
     assert options.canary_timeout_s < int(re.search(r"--timeout=(\d+)s", check)[1])
 
@@ -182,14 +186,14 @@ def test_the_image_tells_the_launcher_where_its_server_is(monkeypatch):
     for name, value in variables.items():
         if name.startswith("WORLDSTREAM_"):
             monkeypatch.setenv(name, value)
-    options = serve.parse_arguments([])
+    options = parse_arguments([])
     assert (options.server, options.address) == (Path("/opt/tritonserver"), "0.0.0.0")
     assert variables["HOME"] == arguments_of("Dockerfile", "VOLUME")[0]  # compiled code is kept below it
     assert f"-o 1000 -g 1000 -m 700 {variables['HOME']}" in " ".join(arguments_of("Dockerfile", "RUN"))
 
 
 def test_the_ports_are_the_launchers():
-    assert arguments_of("Dockerfile", "EXPOSE") == [" ".join(map(str, serve.USUAL_PORTS.values()))]
+    assert arguments_of("Dockerfile", "EXPOSE") == [" ".join(map(str, USUAL_PORTS.values()))]
 
 
 def test_the_entrypoint_becomes_the_launcher():
@@ -198,10 +202,10 @@ def test_the_entrypoint_becomes_the_launcher():
     assert "tini" in " ".join(arguments_of("Dockerfile", "RUN"))
     script = (DOCKER / "entrypoint.sh").read_text(encoding="utf-8")
     (last,) = re.findall(r'^exec python3 "\$home/serve\.py" (.*) "\$@"$', script, re.MULTILINE)
-    options = serve.parse_arguments(shlex.split(last))
+    options = parse_arguments(shlex.split(last))
     assert options.restart
     assert options.canary_every_s == 30
-    assert f"wanted_stack_kib={serve.STACK_BYTES // 1024} " in script
+    assert f"wanted_stack_kib={STACK_BYTES // 1024} " in script
     assert (DOCKER / "entrypoint.sh").stat().st_mode & 0o111 == 0o111
 
 
@@ -256,19 +260,19 @@ def test_what_is_published_is_on_this_machine_alone(name):
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_the_server_in_compose_is_started_as_the_launcher_takes_it(name):
     service = compose()["services"][name]
-    options = serve.parse_arguments(shlex.split(service["command"]))
+    options = parse_arguments(shlex.split(service["command"]))
     assert (
         not options.model_config_name
         or (ROOT / "model_repository" / "denoise" / "configs" / f"{options.model_config_name}.pbtxt").is_file()
     )
-    for key in serve.parse_overrides(options.set).get("denoise", {}):
+    for key in parse_overrides(options.set).get("denoise", {}):
         assert key in config_of("denoise").parameters
     assert [port.rpartition(":")[2] for port in service["ports"]] == ["8000", "8001"]
-    assert service["ulimits"]["stack"] == serve.STACK_BYTES
+    assert service["ulimits"]["stack"] == STACK_BYTES
     assert service["restart"] == "unless-stopped"
     # It has to outlast the launcher's own patience, else what it would clean up stays.
     exit_s = int(re.search(r"--exit-timeout-s (\d+)", (DOCKER / "entrypoint.sh").read_text())[1])
-    assert int(service["stop_grace_period"].rstrip("s")) > exit_s + 5 + serve.GROUP_END_S
+    assert int(service["stop_grace_period"].rstrip("s")) > exit_s + 5 + GROUP_END_S
 
 
 def test_the_gpu_service_asks_for_a_gpu():
@@ -286,9 +290,9 @@ def test_shared_memory_holds_what_the_largest_requests_pass_through_it():
     preprocess, denoise = config_of("preprocess"), config_of("denoise")
     pixels = 3 * int(preprocess.parameters["max_pixels_per_request"].string_value)
     request = largest_request_bytes()
-    one = GROWTH * (request + pixels) + serve.SHM_BYTES
+    one = GROWTH * (request + pixels) + SHM_BYTES
     answer = int(denoise.parameters["response_bytes"].string_value)
-    needed = preprocess.instance_group[0].count * one + GROWTH * (request + answer) + serve.SHM_BYTES
+    needed = preprocess.instance_group[0].count * one + GROWTH * (request + answer) + SHM_BYTES
     for name in ("cpu", "gpu"):
         assert compose()["services"][name]["shm_size"] == "1gb"
     assert needed / MIB < 1024
@@ -334,12 +338,13 @@ def test_secrets_are_files_outside_of_any_image(name, monkeypatch):
 def test_the_launcher_takes_its_secrets_from_where_compose_puts_them(variable, monkeypatch):
     environment = compose("compose.secure.yaml")["services"]["gpu"]["environment"]
     monkeypatch.setenv(f"WORLDSTREAM_{variable}", environment[f"WORLDSTREAM_{variable}"])
-    option = vars(serve.parse_arguments([]))[variable.lower()]
+    option = vars(parse_arguments([]))[variable.lower()]
     assert str(option).startswith("/run/secrets/")
 
 
 def test_the_page_names_only_variables_that_something_reads():
-    readers = [ROOT / "serve.py", *DOCKER.glob("**/*.yaml"), DOCKER / "entrypoint.sh", DOCKER / "Dockerfile"]
+    names = ("launcher/*.py", "**/*.yaml", "entrypoint.sh", "Dockerfile")
+    readers = [path for name in names for path in DOCKER.glob(name)]
     read = "\n".join(path.read_text(encoding="utf-8") for path in readers)
     named = set(re.findall(r"WORLDSTREAM_[A-Z_]+", (DOCKER / "README.md").read_text(encoding="utf-8")))
     assert named
@@ -353,7 +358,7 @@ def test_the_page_tells_how_to_make_secrets_that_the_launcher_takes(tmp_path, mo
     subprocess.run(["bash", "-euc", commands], cwd=tmp_path, check=True, capture_output=True)
     files = ["--tls-cert=tls.crt", "--tls-key=tls.key", "--api-key-file=api_key"]
     monkeypatch.chdir(tmp_path)
-    assert len(serve.read_access(serve.parse_arguments(files)).api_key) == 64
+    assert len(read_access(parse_arguments(files)).api_key) == 64
 
 
 def test_grafana_finds_its_source_and_dashboard():

@@ -11,10 +11,12 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from launcher.options import parse_arguments
+from launcher.ports import USUAL_PORTS, choose_ports
+from launcher.server import STOP_GRACE_S
 from worldstream.sizing.plan import parse_bytes, shm_bytes
 from worldstream.sizing.worlds import WORLDS
 
-import serve
 from tests.server.proxies import NGINX
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -85,7 +87,7 @@ def test_the_gpu_overlay_is_the_base_on_a_gpu_with_checkpoints() -> None:
 
     assert server["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert server["args"] == ["--model-config-name=gpu"]
-    assert serve.parse_arguments(server["args"]).model_config_name == "gpu"
+    assert parse_arguments(server["args"]).model_config_name == "gpu"
     mounts = {each["mountPath"]: each.get("readOnly", False) for each in server["volumeMounts"]}
     assert mounts == {"/checkpoints": True, "/dev/shm": False, "/tmp": False, "/var/cache/worldstream": False}
     assert one(manifests, "ScaledObject")["spec"]["scaleTargetRef"]["name"] == "worldstream"
@@ -113,7 +115,7 @@ def test_probes_ask_as_the_launcher_understands(base: list[Manifest]) -> None:
     for name in ("startupProbe", "readinessProbe"):
         python, script, *arguments = server[name]["exec"]["command"]
         assert (python, script) == ("python3", "/opt/worldstream/serve.py")
-        options = serve.parse_arguments(arguments)
+        options = parse_arguments(arguments)
         assert options.probe
         assert options.canary_timeout_s < server[name]["timeoutSeconds"]  # it says why before it is cut off
     # While the launcher starts a dead server again nothing listens: that must not end it.
@@ -130,10 +132,10 @@ def test_a_pod_has_the_time_to_drain(path: str, monkeypatch: pytest.MonkeyPatch)
         "WORLDSTREAM_DRAIN_S", {each["name"]: each["value"] for each in server["env"]}["WORLDSTREAM_DRAIN_S"]
     )
 
-    drain_s = serve.parse_arguments([]).drain_s
+    drain_s = parse_arguments([]).drain_s
 
     assert drain_s == 300
-    exit_s = 20 + 2 * serve.STOP_GRACE_S  # the entry point's --exit-timeout-s, and what the launcher adds
+    exit_s = 20 + 2 * STOP_GRACE_S  # the entry point's --exit-timeout-s, and what the launcher adds
     assert int(hook[1]) + drain_s + exit_s < pod["terminationGracePeriodSeconds"]
 
 
@@ -192,7 +194,7 @@ def test_the_proxys_ring_has_a_name_for_every_server_that_may_come(base: list[Ma
 @pytest.mark.skipif(NGINX is None, reason="no nginx here: apt-get install nginx-light")
 def test_nginx_takes_the_ring_but_for_what_only_a_newer_one_knows(tmp_path: Path) -> None:
     folder = shutil.copytree(KUBERNETES / "base" / "nginx", tmp_path / "conf")
-    ports = serve.choose_ports(dict.fromkeys(serve.USUAL_PORTS), is_free_wanted=True)
+    ports = choose_ports(dict.fromkeys(USUAL_PORTS), is_free_wanted=True)
     upstreams = (folder / "upstreams.conf").read_text(encoding="utf-8")
     upstreams = re.sub(r"worldstream-(\d)\.[a-z.]+:(\d+) resolve", r"127.0.0.1\1:\2", upstreams)
     assert " resolve" not in upstreams

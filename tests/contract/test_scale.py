@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from launcher.options import parse_arguments
+from launcher.server import STOP_GRACE_S
 from worldstream.sizing.plan import parse_bytes, shm_bytes
 from worldstream.sizing.worlds import WORLDS
-
-import serve
 
 DOCKER = Path(__file__).parents[2] / "docker"
 SERVERS = ("worldstream-a", "worldstream-b")
@@ -72,7 +72,7 @@ def test_a_server_has_the_time_to_drain_before_it_is_killed(
     for name in SERVERS:
         monkeypatch.setenv("WORLDSTREAM_DRAIN_S", scaled[name]["environment"]["WORLDSTREAM_DRAIN_S"])
         # The entry point's --exit-timeout-s, and what the launcher adds.
-        needed_s = serve.parse_arguments([]).drain_s + 20 + 2 * serve.STOP_GRACE_S
+        needed_s = parse_arguments([]).drain_s + 20 + 2 * STOP_GRACE_S
         assert needed_s < int(scaled[name]["stop_grace_period"].removesuffix("s"))
 
 

@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import serve
+from launcher.this_python import PYTHON, libpython
+from launcher.triton import BACKEND_LIBRARY, find_wheel
 
-SITE_PACKAGES = serve.find_wheel()
+ROOT = Path(__file__).parents[2]
+SITE_PACKAGES = find_wheel()
 WHEEL = SITE_PACKAGES / "pytriton" / "tritonserver"
 API_KEY = "a-key-for-tests-0123456789"
 
@@ -20,12 +22,12 @@ def install_server(folder: Path) -> Path:
     (folder / "bin" / "tritonserver").symlink_to(WHEEL / "bin" / "tritonserver")
     for library in (SITE_PACKAGES / "nvidia_pytriton.libs").iterdir():
         (folder / "lib" / library.name).symlink_to(library)
-    python = serve.libpython()
+    python = libpython()
     if isinstance(python, Path):
         (folder / "lib" / python.name).symlink_to(python)
-    for name in (serve.BACKEND_LIBRARY, "triton_python_backend_utils.py"):
+    for name in (BACKEND_LIBRARY, "triton_python_backend_utils.py"):
         (backend / name).symlink_to(WHEEL / "backends" / "python" / name)
-    stub = WHEEL / "python_backend_stubs" / serve.PYTHON / "triton_python_backend_stub"
+    stub = WHEEL / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
     shutil.copy(stub, backend)
     (backend / stub.name).chmod(0o755)  # in the wheel it may not be run
     return folder
@@ -38,5 +40,5 @@ def write_api_key(folder: Path) -> Path:
 
 
 def probe(*arguments: str | Path, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(Path(serve.__file__)), "--probe", *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "serve.py"), "--probe", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import serve
+from launcher.ports import HOST, USUAL_PORTS, can_bind, choose_ports
+from launcher.processes import die_with_parent, wait_for
+
 from tests.certificates import Certificate
 
 SHIPPED = Path(__file__).parents[2] / "docker" / "nginx"
@@ -68,10 +70,10 @@ def running_front(
             stdin=subprocess.DEVNULL,
             stdout=target,
             stderr=target,
-            preexec_fn=lambda: serve.die_with_parent(signal.SIGTERM),
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
         )
     try:
-        serve.wait_for(lambda: process.poll() is not None or not serve.can_bind(ports["grpcs"], serve.HOST), 10)
+        wait_for(lambda: process.poll() is not None or not can_bind(ports["grpcs"], HOST), 10)
         if process.poll() is not None:
             raise RuntimeError("nginx did not start:\n" + log.read_text(encoding="utf-8"))
         yield Front(**{kind: f"127.0.0.1:{port}" for kind, port in ports.items()})
@@ -81,6 +83,6 @@ def running_front(
 
 
 def free_ports() -> dict[str, int]:
-    none = dict.fromkeys(serve.USUAL_PORTS)
-    three, more = serve.choose_ports(none, True), serve.choose_ports(none, True)
+    none = dict.fromkeys(USUAL_PORTS)
+    three, more = choose_ports(none, True), choose_ports(none, True)
     return {"http": three["http"], "grpc": three["grpc"], "https": three["metrics"], "grpcs": more["grpc"]}

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import serve
+from launcher.ports import choose_ports
+from launcher.processes import die_with_parent
 
 SCALE = Path(__file__).parents[2] / "docker" / "scale"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
@@ -78,7 +79,7 @@ def running_proxy(
     folder: Path, servers: Sequence[tuple[str, str]], changes: Mapping[str, str] | None = None
 ) -> Iterator[Proxy]:
     """nginx before these servers, gone at the end; with these texts of its routes replaced by others."""
-    ports = serve.choose_ports({"http": None, "grpc": None, "metrics": None}, is_free_wanted=True)
+    ports = choose_ports({"http": None, "grpc": None, "metrics": None}, is_free_wanted=True)
     config = configure(folder / "conf", servers, ports)
     routes = config.with_name("routes.conf")
     for before, after in (changes or {}).items():
@@ -92,7 +93,7 @@ def running_proxy(
             stdin=subprocess.DEVNULL,
             stdout=target,
             stderr=target,
-            preexec_fn=lambda: serve.die_with_parent(signal.SIGTERM),
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
         )
     try:
         _wait_until_it_listens(process, ports["grpc"], log)

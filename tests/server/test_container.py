@@ -32,6 +32,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("image")
     shutil.copy(ROOT / "serve.py", folder)
     shutil.copy(ROOT / "docker" / "entrypoint.sh", folder)
+    shutil.copytree(ROOT / "docker" / "launcher", folder / "docker" / "launcher")
     preprocess_alone(folder).rename(folder / "model_repository")
     install_server(folder / "opt")
     return folder

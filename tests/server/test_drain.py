@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launcher.canary import CANARY_PNG
+from launcher.ports import USUAL_PORTS
 from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
-import serve
 from tests.conftest import serve_command
 from tests.server.launches import TINY_CONFIG, TINY_MODEL, write_model
 from tests.server.raw import ask, make_request, picture
 
 pytestmark = pytest.mark.server
 
+ROOT = Path(__file__).parents[2]
 REFUSAL = "UNAVAILABLE: session: this server is draining, it starts no new ones; start on another server"
 
 
@@ -44,8 +46,8 @@ def wait_for_line(server: Any, words: str) -> None:
 
 def probe(server: Any) -> subprocess.CompletedProcess[str]:
     """What a container's health check, and a pod's readiness probe, run."""
-    ports = [f"--{service}-port={getattr(server, service).rpartition(':')[2]}" for service in serve.USUAL_PORTS]
-    command = [sys.executable, str(Path(serve.__file__)), "--probe", *ports]
+    ports = [f"--{service}-port={getattr(server, service).rpartition(':')[2]}" for service in USUAL_PORTS]
+    command = [sys.executable, str(ROOT / "serve.py"), "--probe", *ports]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
@@ -60,7 +62,7 @@ def test_a_draining_server_serves_its_sessions_to_their_end_and_then_exits(start
         wait_for_line(server, "draining: no new sessions; those that live have 120 s")
 
         # New ones are refused, by either model and with a session's id or without, and are so told to load balancers.
-        for model, inputs in (("denoise", {"pixels": picture()}), ("world", {"image": serve.CANARY_PNG})):
+        for model, inputs in (("denoise", {"pixels": picture()}), ("world", {"image": CANARY_PNG})):
             for id_ in ({}, {"sequence_id": "new", "sequence_start": True}):
                 (answer,) = ask(server.grpc, make_request(model, inputs, **id_))
                 assert REFUSAL in answer.error

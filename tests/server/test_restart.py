@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launcher.model_watch import model_of, model_processes
+from launcher.processes import processes
 
-import serve
 from tests.server.launches import (
     TINY_CONFIG,
     TINY_MODEL,
@@ -76,12 +77,12 @@ class Traces:
 
     @classmethod
     def of(cls, server_pid: int) -> Traces:
-        return cls(region_prefix(server_pid), [server_pid, *serve.model_processes(server_pid)])
+        return cls(region_prefix(server_pid), [server_pid, *model_processes(server_pid)])
 
     def check_gone(self) -> None:
         assert leftovers(self.prefix) == []
         # A zombie that waits for this machine's init holds nothing any more.
-        assert [process for process in serve.processes() if process.pid in self.pids and process.is_running] == []
+        assert [process for process in processes() if process.pid in self.pids and process.is_running] == []
 
 
 def said(server: Any) -> list[str]:
@@ -114,9 +115,9 @@ def wait_for_next(server: Any) -> int:
     """The pid of the server that follows the first one, once it has begun to load its models."""
 
     def found() -> list[int]:
-        children = [process for process in serve.processes() if process.parent == server.launcher.pid]
+        children = [process for process in processes() if process.parent == server.launcher.pid]
         later = [process.pid for process in children if process.pid != server.pid]
-        return [pid for pid in later if serve.model_processes(pid)]
+        return [pid for pid in later if model_processes(pid)]
 
     return int(wait_for(found)[0])
 
@@ -141,7 +142,7 @@ def set_mood(repository: Path, mood: str) -> None:
 
 
 def denoise_pid(server_pid: int) -> int:
-    return next(pid for pid in serve.model_processes(server_pid) if serve.model_of(pid, {"denoise"}))
+    return next(pid for pid in model_processes(server_pid) if model_of(pid, {"denoise"}))
 
 
 def test_what_is_killed_while_it_streams_comes_back_as_it_was(start_server: Any) -> None:

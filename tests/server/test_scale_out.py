@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launcher.metrics import read_metrics
 from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
-import serve
 from tests.conftest import RunningServer, running_server
 from tests.server.proxies import NGINX, Proxy, running_proxy
 from tests.server.raw import Stream, make_request, picture, wait_for_metrics
@@ -113,7 +113,7 @@ def test_requests_of_no_session_go_to_both_servers(pair: Pair) -> None:
 
 def served(server: RunningServer) -> int:
     """Requests that `preprocess` has answered."""
-    lines = serve.read_metrics(server.metrics, 'nv_inference_request_success{model="preprocess"')
+    lines = read_metrics(server.metrics, 'nv_inference_request_success{model="preprocess"')
     return sum(int(float(line.rpartition(" ")[2])) for line in lines)
 
 

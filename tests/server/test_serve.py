@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launcher.model_watch import model_processes
 
-import serve
 from tests.server.launches import (
     TINY_CONFIG,
     TINY_MODEL,
@@ -145,7 +145,7 @@ def test_a_launcher_whose_server_dies_says_so(tiny_repository: Path, start_serve
 
 def test_a_launcher_whose_model_dies_stops_the_server_and_says_which(tiny_repository: Path, start_server: Any) -> None:
     server = start_server(repository=tiny_repository)
-    processes = serve.model_processes(server.pid)
+    processes = model_processes(server.pid)
     assert len(processes) == 1
     os.kill(next(iter(processes)), signal.SIGKILL)
 

@@ -12,8 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-import serve
+from launcher import model_watch
+from launcher.canary import CANARY_PNG
+from launcher.model_watch import ModelWatch
+from launcher.ports import USUAL_PORTS, choose_ports
+from launcher.processes import has_members
+from launcher.repository import check_config_name, linked_repository
+from launcher.server_log import ServerLog
+from launcher.serving import Backoff
+from launcher.signals import Stop, StopSignals
+from launcher.told import ServeError
 
 ROOT = Path(__file__).parent.parent.parent
 NO_PORTS: dict[str, int | None] = {"http": None, "grpc": None, "metrics": None}
@@ -50,31 +58,31 @@ def run_serve(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_port_in_use_is_named(taken_port: int) -> None:
-    with pytest.raises(serve.ServeError, match=rf"port {taken_port} \(grpc\) on 127\.0\.0\.1 is in use"):
-        serve.choose_ports({**NO_PORTS, "grpc": taken_port}, is_free_wanted=True)
+    with pytest.raises(ServeError, match=rf"port {taken_port} \(grpc\) on 127\.0\.0\.1 is in use"):
+        choose_ports({**NO_PORTS, "grpc": taken_port}, is_free_wanted=True)
 
 
 def test_a_usual_port_in_use_tells_how_to_take_free_ones(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(serve.USUAL_PORTS, "http", taken_port)
+    monkeypatch.setitem(USUAL_PORTS, "http", taken_port)
 
-    with pytest.raises(serve.ServeError, match=r"--free-ports \(make serve SERVE_ARGS=--free-ports\)$"):
-        serve.choose_ports(NO_PORTS, is_free_wanted=False)
+    with pytest.raises(ServeError, match=r"--free-ports \(make serve SERVE_ARGS=--free-ports\)$"):
+        choose_ports(NO_PORTS, is_free_wanted=False)
 
 
 def test_free_ports_are_not_offered_for_a_port_that_was_asked_for(taken_port: int) -> None:
-    with pytest.raises(serve.ServeError, match=r"or pass another --http-port$"):
-        serve.choose_ports({**NO_PORTS, "http": taken_port}, is_free_wanted=True)
+    with pytest.raises(ServeError, match=r"or pass another --http-port$"):
+        choose_ports({**NO_PORTS, "http": taken_port}, is_free_wanted=True)
 
 
 def test_one_port_for_two_services_is_refused() -> None:
-    port = serve.choose_ports(NO_PORTS, is_free_wanted=True)["http"]
+    port = choose_ports(NO_PORTS, is_free_wanted=True)["http"]
 
-    with pytest.raises(serve.ServeError, match=rf"port {port} \(grpc\)"):
-        serve.choose_ports({**NO_PORTS, "http": port, "grpc": port}, is_free_wanted=True)
+    with pytest.raises(ServeError, match=rf"port {port} \(grpc\)"):
+        choose_ports({**NO_PORTS, "http": port, "grpc": port}, is_free_wanted=True)
 
 
 def test_free_ports_are_three_that_nobody_has() -> None:
-    ports = serve.choose_ports(NO_PORTS, is_free_wanted=True)
+    ports = choose_ports(NO_PORTS, is_free_wanted=True)
 
     assert list(ports) == ["http", "grpc", "metrics"]
     assert len(set(ports.values())) == 3
@@ -84,7 +92,7 @@ def test_free_ports_are_three_that_nobody_has() -> None:
 
 
 def test_set_changes_only_the_named_parameter(repository: Path, tmp_path: Path) -> None:
-    copy = serve.linked_repository(repository, ["first.answer=42"], "", tmp_path / "work")
+    copy = linked_repository(repository, ["first.answer=42"], "", tmp_path / "work")
 
     changed = (copy / "first" / "config.pbtxt").read_text(encoding="utf-8")
     assert 'string_value: "42"' in changed
@@ -95,7 +103,7 @@ def test_set_changes_only_the_named_parameter(repository: Path, tmp_path: Path) 
 
 
 def test_a_value_may_hold_equals_signs_and_dots(repository: Path, tmp_path: Path) -> None:
-    copy = serve.linked_repository(repository, ["first.colour=a=b.c"], "", tmp_path / "work")
+    copy = linked_repository(repository, ["first.colour=a=b.c"], "", tmp_path / "work")
 
     assert 'string_value: "a=b.c"' in (copy / "first" / "config.pbtxt").read_text(encoding="utf-8")
 
@@ -114,8 +122,8 @@ def test_a_value_may_hold_equals_signs_and_dots(repository: Path, tmp_path: Path
 def test_a_setting_that_changes_nothing_is_refused(
     repository: Path, tmp_path: Path, setting: str, message: str
 ) -> None:
-    with pytest.raises(serve.ServeError) as refusal:
-        serve.linked_repository(repository, [setting], "", tmp_path / "work")
+    with pytest.raises(ServeError) as refusal:
+        linked_repository(repository, [setting], "", tmp_path / "work")
 
     assert str(refusal.value) == f"--set: {message}"
 
@@ -148,19 +156,19 @@ def test_this_python_can_serve() -> None:
 
 
 def test_a_models_process_that_ended_is_noticed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "DEAD_MODEL_GRACE_S", 0.0)
+    monkeypatch.setattr(model_watch, "DEAD_MODEL_GRACE_S", 0.0)
     stub = tmp_path / "triton_python_backend_stub"
     shutil.copy(shutil.which("bash") or "", stub)
     with subprocess.Popen(
         [stub, "-c", "read", "/models/first/1/model.py"], stdin=subprocess.PIPE, executable=stub
     ) as process:
-        watch = serve.ModelWatch(os.getpid(), {"first", "second"})
+        watch = ModelWatch(os.getpid(), {"first", "second"})
         watch.check()  # it runs
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, as the server leaves it
         watch.check()
 
-        with pytest.raises(serve.ServeError, match="the process of model 'first' ended by itself"):
+        with pytest.raises(ServeError, match="the process of model 'first' ended by itself"):
             watch.check()
 
 
@@ -169,34 +177,34 @@ def test_the_canary_picture_is_a_picture() -> None:
 
     from PIL import Image
 
-    picture = Image.open(BytesIO(serve.CANARY_PNG))
+    picture = Image.open(BytesIO(CANARY_PNG))
     picture.load()
 
     assert (picture.size, picture.mode, picture.getpixel((8, 8))) == ((16, 16), "RGB", (96, 128, 160))
 
 
 @pytest.fixture
-def signals() -> Iterator[serve.StopSignals]:
+def signals() -> Iterator[StopSignals]:
     """As serve.py has them; pytest has its own back afterwards."""
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield serve.StopSignals()
+    yield StopSignals()
     for signum, handler in before.items():
         signal.signal(signum, handler)
 
 
-def test_a_signal_breaks_off_what_may_be_broken_off(signals: serve.StopSignals) -> None:
-    with pytest.raises(serve.Stop, match="SIGTERM"), signals.raising():
+def test_a_signal_breaks_off_what_may_be_broken_off(signals: StopSignals) -> None:
+    with pytest.raises(Stop, match="SIGTERM"), signals.raising():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_signal_in_between_is_kept_for_later(signals: serve.StopSignals) -> None:
+def test_a_signal_in_between_is_kept_for_later(signals: StopSignals) -> None:
     signal.raise_signal(signal.SIGHUP)
 
-    with pytest.raises(serve.Stop, match="SIGHUP"), signals.raising():
+    with pytest.raises(Stop, match="SIGHUP"), signals.raising():
         pytest.fail("the signal was forgotten")
 
 
-def test_a_second_signal_does_not_break_off_the_end(signals: serve.StopSignals) -> None:
+def test_a_second_signal_does_not_break_off_the_end(signals: StopSignals) -> None:
     def stop_twice() -> None:
         try:
             signal.raise_signal(signal.SIGINT)
@@ -206,32 +214,32 @@ def test_a_second_signal_does_not_break_off_the_end(signals: serve.StopSignals) 
 
     closed: list[str] = []
 
-    with pytest.raises(serve.Stop, match="SIGINT"), signals.raising():
+    with pytest.raises(Stop, match="SIGINT"), signals.raising():
         stop_twice()
 
     assert closed == ["all"]
 
 
 def test_waits_between_starts_double_up_to_a_minute() -> None:
-    backoff = serve.Backoff(limit=None)
+    backoff = Backoff(limit=None)
 
     assert [backoff.next_s(ready_s=1) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_a_server_that_stayed_well_starts_the_waits_anew() -> None:
-    backoff = serve.Backoff(limit=None)
+    backoff = Backoff(limit=None)
 
     assert [backoff.next_s(ready_s) for ready_s in (0, 0, 3600, 0)] == [1, 2, 1, 2]
 
 
 def test_only_restarts_in_a_row_count_towards_the_limit() -> None:
-    backoff = serve.Backoff(limit=2)
+    backoff = Backoff(limit=2)
 
     assert [backoff.next_s(ready_s) for ready_s in (0, 0, 3600, 0, 0)] == [1, 2, 1, 2, None]
 
 
 def test_no_restart_at_all_is_a_limit_too() -> None:
-    assert serve.Backoff(limit=0).next_s(ready_s=3600) is None
+    assert Backoff(limit=0).next_s(ready_s=3600) is None
 
 
 def test_a_command_goes_without_restarts() -> None:
@@ -243,21 +251,21 @@ def test_a_command_goes_without_restarts() -> None:
 
 def test_the_members_of_a_group_are_those_that_run() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
-        assert serve.has_members(process.pid)
+        assert has_members(process.pid)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on
 
-        assert not serve.has_members(process.pid)
+        assert not has_members(process.pid)
 
 
 def test_a_configuration_that_no_model_has_is_refused_with_those_that_there_are(repository: Path) -> None:
     (repository / "second" / "configs").mkdir()
     for name in ("gpu", "sequences"):
         (repository / "second" / "configs" / f"{name}.pbtxt").write_text("", encoding="utf-8")
-    serve.check_config_name("gpu", repository)
-    serve.check_config_name(None, repository)
-    with pytest.raises(serve.ServeError, match=r"no model has a configuration 'gup'; there are: gpu, sequences"):
-        serve.check_config_name("gup", repository)
+    check_config_name("gpu", repository)
+    check_config_name(None, repository)
+    with pytest.raises(ServeError, match=r"no model has a configuration 'gup'; there are: gpu, sequences"):
+        check_config_name("gup", repository)
 
 
 @pytest.mark.parametrize("end", ['\\n\\nAt:\\n  /tmp/x/model.py(3): f\\n"\n', '"\n', "\n"])
@@ -265,6 +273,6 @@ def test_the_log_remembers_why_a_model_could_not_be_loaded(tmp_path: Path, end: 
     said = tmp_path / "log"
     said.write_text(f"E1130 model_lifecycle.cc:642] \"failed to load 'tiny' version 1: Internal: KeyError: a b{end}")
     with said.open("rb") as source:
-        log = serve.ServerLog(source, None)
+        log = ServerLog(source, None)
         log.wait()
     assert log.failures == {"tiny": "KeyError: a b"}
