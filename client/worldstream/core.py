@@ -179,6 +179,7 @@ class SessionCore:
         """Take the stream's next message; return what it says, and what came before its turn and has it now.
 
         Raises:
+            SharedSessionError: another client uses the session.
             ProtocolError: if it breaks the tensor contract or its own request's order.
         """
         events = self._answers.take(parse_stream_response(message))

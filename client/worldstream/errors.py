@@ -97,6 +97,13 @@ class ProtocolError(WorldStreamError):
     """A response breaks the tensor contract: a tensor is missing or misshapen, or frames are out of order."""
 
 
+class SharedSessionError(WorldStreamError):
+    """Another client uses this session, too: it has made chunks that this one did not ask for.
+
+    This client's request is given up; the next one goes on where the session then stands.
+    """
+
+
 _BY_CODE: dict[str, type[WorldStreamError]] = {
     error.code: error
     for error in (

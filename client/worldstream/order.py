@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worldstream.batch import Batch
-from worldstream.errors import ProtocolError
+from worldstream.errors import ProtocolError, SharedSessionError
 from worldstream.responses import Event
 
 
@@ -79,6 +79,7 @@ class FrameOrder:
         self._next_chunk = 0
         self._next_part = 0
         self._num_parts = 0
+        self._is_request_done = False
 
     @property
     def is_mid_chunk(self) -> bool:
@@ -95,8 +96,10 @@ class FrameOrder:
         """Take the next batch.
 
         Raises:
-            ProtocolError: if it is not the one that must come next.
+            SharedSessionError: between two requests the session has made chunks that nobody here asked for.
+            ProtocolError: else, if it is not the one that must come next.
         """
+        self._check_is_alone(batch)
         self._check_part(batch)
         self._check_frames(batch)
         self._is_exact = True
@@ -105,8 +108,16 @@ class FrameOrder:
         self._next_chunk = batch.chunk_index + 1 if is_chunk_done else batch.chunk_index
         self._next_part = 0 if is_chunk_done else batch.part_index + 1
         self._num_parts = batch.num_parts
+        self._is_request_done = batch.is_last
         if batch.is_last and not is_chunk_done:
             raise ProtocolError(f"chunk: the last response is part {batch.part_index} of {batch.num_parts}")
+
+    def _check_is_alone(self, batch: Batch) -> None:
+        if self._is_exact and self._is_request_done and batch.chunk_index > self._next_chunk:
+            raise SharedSessionError(
+                f"session: another client uses it too: wanted chunk {self._next_chunk}, got chunk {batch.chunk_index}; "
+                "a session is for one client at a time"
+            )
 
     def _check_part(self, batch: Batch) -> None:
         is_chunk_right = (

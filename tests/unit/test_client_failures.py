@@ -11,6 +11,7 @@ from worldstream import (
     ProtocolError,
     ResponseTimeoutError,
     SessionExistsError,
+    SharedSessionError,
     UnavailableError,
     WorldClient,
 )
@@ -101,6 +102,19 @@ def test_responses_out_of_order_are_refused(server, client, messages, complaint)
     session = client.session(PIXELS)
 
     with pytest.raises(ProtocolError, match=complaint):
+        list(session.generate())
+
+    session.close()
+
+
+def test_chunks_that_somebody_else_asked_for_tell_of_another_client(server, client):
+    # It once read as if the server had broken the contract.
+    session = client.session(PIXELS, session_id="robot")
+    server.script = answer_once(frames_message(0, 9, (0, 0, 1), True))
+    list(session.generate())
+    server.script = answer_once(frames_message(21, 12, (2, 0, 1), True))
+
+    with pytest.raises(SharedSessionError, match="session: another client uses it too: wanted chunk 1, got chunk 2"):
         list(session.generate())
 
     session.close()
