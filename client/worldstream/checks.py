@@ -100,12 +100,20 @@ def checked_flag(name: str, value: bool) -> bool:
 def checked_parameters(parameters: Mapping[str, bool | int | float | str] | None) -> Parameters:
     """As pairs of name and value; which names and values there are is the server's to say."""
     for name, value in (parameters or {}).items():
-        checked_text("parameters", name)
+        _checked_printable(name)
         if type(value) not in (bool, int, float, str):
             raise InvalidInputError(
                 f"parameters: {name!r}: wanted a bool, an int, a float or a str, got {reprlib.repr(value)}"
             )
+        if isinstance(value, str):
+            _checked_printable(value)
     return tuple((parameters or {}).items())
+
+
+def _checked_printable(text: str) -> None:
+    """Refuse control characters: the server reads a parameter only up to a NUL, and would take "webp\\0" for "webp"."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in checked_text("parameters", text)):
+        raise InvalidInputError(f"parameters: wanted text without control characters, got {reprlib.repr(text)}")
 
 
 def _is_number(value: Any) -> bool:

@@ -92,6 +92,7 @@ def test_a_session_asks_for_its_encoding_in_every_request_but_the_bare_end(serve
     ("options", "words"),
     [
         ({"frame_encoding": "gif"}, "frame_encoding: wanted raw, png, jpeg or webp, got 'gif'"),
+        ({"frame_encoding": "webp\0"}, r"frame_encoding: wanted raw, png, jpeg or webp, got 'webp\\x00'"),
         ({"frame_encoding": "png_base64"}, "frame_encoding: wanted raw, png, jpeg or webp, got 'png_base64'"),
         ({"frame_encoding": "png", "frame_quality": 50}, "frame_quality: wanted it with jpeg or webp, came with png"),
         ({"frame_quality": 50}, "frame_quality: wanted it with jpeg or webp, came with raw"),

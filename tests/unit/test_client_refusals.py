@@ -30,6 +30,12 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
         ({"recache": True}, "recache: wanted it beside a prompt that a session switches to, came without one"),
         ({"prompt": "night", "recache": 1}, "recache: wanted True or False, got 1"),
         ({"receipt": "yes"}, "receipt: wanted True or False, got 'yes'"),
+        # The server reads text up to a NUL, and once took this for webp.
+        (
+            {"parameters": {"frame_encoding": "webp\0"}},
+            r"parameters: wanted text without control characters, got 'webp\\x00'",
+        ),
+        ({"parameters": {"fps\n": 16.0}}, "parameters: wanted text without control characters"),
     ],
 )
 def test_what_cannot_be_right_is_refused_before_anything_is_sent(server, client, arguments, complaint):

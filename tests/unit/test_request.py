@@ -261,6 +261,7 @@ def test_a_lossy_encoding_has_a_quality_of_90_or_as_asked(name):
         ({"frame_encoding": "PNG"}, "parameter 'frame_encoding': wanted raw, .* got 'PNG'"),
         ({"frame_encoding": "raw_base64"}, "parameter 'frame_encoding': .* got 'raw_base64'"),
         ({"frame_encoding": ""}, "parameter 'frame_encoding': .* got ''"),
+        ({"frame_encoding": "webp\0"}, r"parameter 'frame_encoding': .* got 'webp\\x00'"),
         ({"frame_encoding": True}, "parameter 'frame_encoding': .* got True"),
         ({"frame_encoding": ["png"]}, "parameter 'frame_encoding': "),
         ({"frame_encoding": None}, "parameter 'frame_encoding': .* got None"),
