@@ -317,7 +317,9 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
         ("1Gi", 2**30),
         ("512 MiB", 512 * MIB),
         ("1.5k", 1536),
-        ("7", 7),
+        ("7 B", 7),
+        ("0", 0),
+        ("1073741824", 2**30),
     ],
 )
 def test_sizes_are_read_in_both_kinds_of_units(text: str, num_bytes: int) -> None:
@@ -328,3 +330,9 @@ def test_sizes_are_read_in_both_kinds_of_units(text: str, num_bytes: int) -> Non
 def test_sizes_without_a_meaning_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="--memory: wanted a size"):
         parse_bytes("--memory", text)
+
+
+def test_a_size_whose_unit_was_forgotten_is_refused() -> None:
+    # 80 once meant 80 bytes, in which no session fits.
+    with pytest.raises(InvalidInputError, match="--memory: 80 without a unit is bytes; wanted a size such as 80GiB"):
+        parse_bytes("--memory", "80")

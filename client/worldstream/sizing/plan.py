@@ -18,6 +18,7 @@ _FLOAT32 = 4
 # Wan 2.1's VAE and TAEHV as published: their parameters, and the numbers that a session keeps for each latent cell.
 _FOREIGN_CODECS = {"wan": (126_892_531, 151_328), "taehv": (11_315_539, 5_376)}
 _UMT5_PARAMETERS = 5_680_910_336  # of the encoder of umt5-xxl
+_LEAST_BARE_BYTES = 1 << 20  # of a size without a unit; less is one whose unit was forgotten
 _PREFIXES = {"k": 1, "m": 2, "g": 3, "t": 4}
 # Of shared memory, as serve.py and preprocess are set: a region a process, which begins with so much and ends at one
 # and a half times its largest request and answer. docker/README.md has the formula.
@@ -237,7 +238,7 @@ def parse_bytes(name: str, text: str) -> int:
     """Read a size such as 80GiB, 141GB, 24G or 24Gi (both binary) or 1073741824.
 
     Raises:
-        InvalidInputError: it is no such size.
+        InvalidInputError: it is no such size, or a number of bytes so small that a unit must have been forgotten.
     """
     number, unit = text.strip(), ""
     while number and not number[-1].isdigit():
@@ -258,6 +259,8 @@ def parse_bytes(name: str, text: str) -> int:
             raise ValueError(number)
     except (KeyError, ValueError, OverflowError):
         raise InvalidInputError(f"{name}: wanted a size such as 80GiB or 141GB, got {text!r}") from None
+    if not unit and 0 < size < _LEAST_BARE_BYTES:
+        raise InvalidInputError(f"{name}: {text.strip()} without a unit is bytes; wanted a size such as 80GiB or 141GB")
     return size
 
 
