@@ -212,7 +212,8 @@ class SessionTable:
         if self.num_bytes + num_bytes > self.budget_bytes:
             raise SessionLimitError(
                 f"session: its state takes {num_bytes} bytes; {len(self.entries)} live sessions hold "
-                f"{self.num_bytes} of {self.budget_bytes} bytes"
+                f"{self.num_bytes} of {self.budget_bytes} bytes; end one, or serve with a larger session_budget_bytes "
+                "or a smaller window_latent_frames"
             )
         entry = Entry(session_id, num_bytes, now_s)
         self.entries[session_id] = entry
