@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from worldstream import __version__
+from worldstream.access_options import AccessOptions, access_options
 from worldstream.bench import command as bench_command
 from worldstream.chunks import num_frames
 from worldstream.client import WorldClient
@@ -30,7 +31,6 @@ from worldstream.plan import plan_film
 from worldstream.sizing import command as sizing_command
 from worldstream.snapshot import write_whole
 from worldstream.steering import MADE_PATH_CHUNKS, choose_steering, intrinsics_rows, parse_scale, parse_size
-from worldstream.way import Way, way_of_command
 
 P = ParamSpec("P")
 app = typer.Typer(
@@ -179,14 +179,14 @@ def main(
     api_key_file: _ApiKeyFile = None,
 ) -> None:
     """Stream a camera-steered world from a picture."""
-    way_of_command.set(Way(tls, tls_ca, api_key_file))
+    access_options.set(AccessOptions(tls, tls_ca, api_key_file))
 
 
 def _connect(
     url: str, timeout_s: float, metrics_url: str | None = None, reconnect_s: float = DEFAULT_RECONNECT_S
 ) -> WorldClient:
-    way = way_of_command.get()
-    return WorldClient(url, timeout_s, metrics_url, reconnect_s, way.tls, way.tls_ca, way.api_key())
+    access = access_options.get()
+    return WorldClient(url, timeout_s, metrics_url, reconnect_s, access.tls, access.tls_ca, access.api_key())
 
 
 @app.command()

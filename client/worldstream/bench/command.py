@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 
+from worldstream.access_options import access_options
 from worldstream.bench.figures import Figures, figures_of
 from worldstream.bench.percentiles import METHOD
 from worldstream.bench.plan import OpenLoop, Plan, name_of, parse_counts
@@ -16,7 +17,6 @@ from worldstream.bench.tables import NOTE, table_of
 from worldstream.endpoint import DEFAULT_URL
 from worldstream.picture import read_picture
 from worldstream.snapshot import check_place, write_whole
-from worldstream.way import way_of_command
 
 _STDOUT = Path("-")
 
@@ -136,8 +136,8 @@ def _run(
     from worldstream.aio import AsyncWorldClient
     from worldstream.bench.run import measure
 
-    way, console = way_of_command.get(), Console(stderr=True)
-    client = AsyncWorldClient(url, timeout_s, tls=way.tls, tls_ca=way.tls_ca, api_key=way.api_key())
+    access, console = access_options.get(), Console(stderr=True)
+    client = AsyncWorldClient(url, timeout_s, tls=access.tls, tls_ca=access.tls_ca, api_key=access.api_key())
     rounds = measure(client, plans, num_rounds, metrics_url, say=console.print)
     figures = {name: figures_of(rounds[name], plan) for name, plan in plans.items()}
     console.print(table_of(figures))

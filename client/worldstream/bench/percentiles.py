@@ -20,14 +20,14 @@ class Summary:
     max: float
 
     @property
-    def few(self) -> list[str]:
+    def unsupported(self) -> list[str]:
         """The percentiles that so few samples do not support: no sample is expected to lie beyond them."""
         return [f"p{percent}" for percent in (50, 95, 99) if not is_supported(self.n, percent)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; `few` names the percentiles that are hardly more than the largest sample."""
+        """Plain values, ready for JSON."""
         rounded = {name: round(value, 3) for name, value in asdict(self).items()}
-        return {**rounded, "few": self.few}
+        return {**rounded, "unsupported": self.unsupported}
 
 
 @dataclass(frozen=True)

@@ -51,14 +51,14 @@ def _find(figures: Figures, path: Sequence[str]) -> Any:
 def _summary(summary: Mapping[str, Any] | None) -> str:
     if summary is None:
         return ""
-    parts = [("~" if name in summary["few"] else "") + f"{summary[name]:.0f}" for name in ("p50", "p95", "p99")]
+    parts = [("~" if name in summary["unsupported"] else "") + f"{summary[name]:.0f}" for name in ("p50", "p95", "p99")]
     return f"{' / '.join(parts)} ({summary['n']})"
 
 
 def _p99(summary: Mapping[str, Any] | None) -> str:
     if summary is None:
         return ""
-    return f"{'~' if 'p99' in summary['few'] else ''}{summary['p99']:.2f} ({summary['n']})"
+    return f"{'~' if 'p99' in summary['unsupported'] else ''}{summary['p99']:.2f} ({summary['n']})"
 
 
 def _others(arms: Sequence[Figures]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""How the commands get to their server: the options before a subcommand, for whichever client it makes."""
+"""The options before a subcommand, kept for whichever client it makes: TLS and a key."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Way:
+class AccessOptions:
     """TLS and a key, as the command line names them."""
 
     tls: bool = False
@@ -19,4 +19,4 @@ class Way:
 
 
 # Of the command that runs: typer's own way to its context differs between releases.
-way_of_command: ContextVar[Way] = ContextVar("way_of_command")
+access_options: ContextVar[AccessOptions] = ContextVar("access_options")
