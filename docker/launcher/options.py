@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
+import math
 import os
 from pathlib import Path
 
@@ -76,8 +78,8 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     add("--model-config-name", default="", metavar="NAME", help="use MODEL/configs/NAME.pbtxt where there is one")
     add("--set", action="append", default=[], metavar="MODEL.KEY=VALUE", help="change a model parameter for this run")
     add("--free-ports", action="store_true", help="listen on free ports, not on 8000 to 8002")
-    for service, port in USUAL_PORTS.items():
-        add(f"--{service}-port", type=int, metavar="PORT", help=f"instead of {port}")
+    for service, usual in USUAL_PORTS.items():
+        add(f"--{service}-port", type=port, metavar="PORT", help=f"instead of {usual}")
     add("--json", action="store_true", help="print one line with addresses and the server's pid; implies --free-ports")
 
 
@@ -86,26 +88,26 @@ def add_life_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--run", metavar="COMMAND", help="run a shell command against the server, then stop, with its exit status")
     add("--restart", action="store_true", help="start the server again when it dies after it was ready")
-    add("--max-restarts", type=int, metavar="N", help="give up after N restarts in a row; else never")
+    add("--max-restarts", type=count, metavar="N", help="give up after N restarts in a row; else never")
     add(
         "--canary-every-s",
-        type=float,
+        type=seconds,
         default=0.0,
         metavar="S",
         help="ask each model so often whether it lives, unless it just answered others; a server that fails is dead",
     )
     add(
         "--canary-timeout-s",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="how long a model may answer nobody while a canary waits",
     )
-    add("--start-timeout-s", type=float, default=900.0, metavar="S", help="longest start, canary included")
-    add("--exit-timeout-s", type=int, default=5, metavar="S", help="how long a stop waits for running requests")
+    add("--start-timeout-s", type=seconds, default=900.0, metavar="S", help="longest start, canary included")
+    add("--exit-timeout-s", type=count, default=5, metavar="S", help="how long a stop waits for running requests")
     add(
         "--drain-s",
-        type=float,
+        type=seconds,
         default=os.environ.get("WORLDSTREAM_DRAIN_S") or "0",  # text, so that argparse checks it
         metavar="S",
         help="on SIGTERM begin no new session, and give those that live so long to end; or $WORLDSTREAM_DRAIN_S",
@@ -115,7 +117,7 @@ def add_life_options(group: argparse._ArgumentGroup) -> None:
 def add_log_options(group: argparse._ArgumentGroup) -> None:
     """What it says, and where."""
     add = group.add_argument
-    add("--log-verbose", type=int, default=0, metavar="N", help="the server's own verbosity")
+    add("--log-verbose", type=count, default=0, metavar="N", help="the server's own verbosity")
     add(
         "--log-file",
         type=Path,
@@ -136,7 +138,8 @@ def add_safety_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--address",
-        default=os.environ.get("WORLDSTREAM_ADDRESS", HOST),
+        type=ipv4,
+        default=os.environ.get("WORLDSTREAM_ADDRESS") or HOST,
         metavar="IP",
         help=f"listen there, not on {HOST}; only with --server; or $WORLDSTREAM_ADDRESS",
     )
@@ -168,10 +171,47 @@ def add_safety_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--tls-name",
-        default=os.environ.get("WORLDSTREAM_TLS_NAME", "localhost"),
+        default=os.environ.get("WORLDSTREAM_TLS_NAME") or "localhost",
         metavar="NAME",
         help="one that the certificate is for, for the canary; default localhost; or $WORLDSTREAM_TLS_NAME",
     )
+
+
+# The types of options. argparse names the option and what it got.
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"wanted a port, 1 to 65535, got {text!r}")
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number, none below zero."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"wanted a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A time that ends."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"wanted seconds, 0 or more, got {text!r}")
+    return number
+
+
+def ipv4(text: str) -> str:
+    """Where a server can listen: an address of this machine, or 0.0.0.0."""
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wanted an IPv4 address, got {text!r}") from None
 
 
 def path_of(variable: str) -> Path | None:

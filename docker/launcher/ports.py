@@ -32,7 +32,9 @@ def choose_ports(given: Mapping[str, int | None], is_free_wanted: bool, address:
     for service, usual in USUAL_PORTS.items():
         port = given[service]
         if port is None and is_free_wanted:
-            port = next(port for port in candidates if can_bind(port, address))
+            port = next((port for port in candidates if can_bind(port, address)), None)
+            if port is None:
+                raise ServeError(f"no free port on {address}: is it an address of this machine?")
         port = usual if port is None else port
         if port in ports.values() or not can_bind(port, address):
             # Free ports replace only those that nobody has named.

@@ -146,17 +146,21 @@ class Server:
         repository = served_repository(options, self.workdir)
         self.models = {path.name for path in repository.iterdir() if (path / "1" / "model.py").is_file()}
         self.canaries = canaries_of(repository)
+        log_target = self._log_target()  # before there is a process
         command = server_command(options, self.access, triton, repository, self.workdir, self.ports)
         self.process = start_process(command, triton, self.drain_file)
         assert self.process.stdout is not None
-        self.log = ServerLog(self.process.stdout, self._log_target())
+        self.log = ServerLog(self.process.stdout, log_target)
         self._model_watch = ModelWatch(self.pid, self.models)
         self._env_folder = EnvFolder(self.pid)
 
     def _log_target(self) -> IO[bytes] | None:
         """Where the server's log goes: a file, else nowhere beside a command's own output, else to stderr."""
         if self.options.log_file is not None:
-            self._log_file = self.options.log_file.open("ab" if self.is_again else "wb")
+            try:
+                self._log_file = self.options.log_file.open("ab" if self.is_again else "wb")
+            except OSError as error:
+                raise ServeError(f"--log-file: {self.options.log_file}: cannot be written: {error.strerror}") from error
             return self._log_file
         # Our stdout is for the JSON line alone.
         return None if self.is_log_hidden else sys.stderr.buffer
