@@ -3,7 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import save_file
-from worldmodel.checkpoint import CheckpointError
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.codec import StreamingCodec
 from worldmodel.codec_choice import empty_codec, fill_codec, seeded_codec
 from worldmodel.config import EMBEDDED
@@ -49,12 +49,23 @@ def test_seeded_weights_are_those_of_our_own_codec_only():
 def test_wans_published_file_of_another_width_is_refused_by_its_first_key(tmp_path):
     torch.save({"encoder.conv1.weight": torch.zeros(8, 3, 3, 3, 3)}, tmp_path / "Wan2.1_VAE.pth")
     pytest.importorskip("diffusers")
-    codec = empty_codec(EMBEDDED, ServingConfig(), tmp_path)
+    file = tmp_path / "Wan2.1_VAE.pth"
+    codec = empty_codec(EMBEDDED, ServingConfig(), "wan", file)
     wanted = (
         r"^Wan2\.1_VAE\.pth: encoder\.conv_in\.weight: wanted shape \[96, 3, 3, 3, 3\], the file has \[8, 3, 3, 3, 3\]"
     )
     with pytest.raises(CheckpointError, match=wanted):
-        fill_codec(codec, ServingConfig(), tmp_path, torch.device("cpu"))
+        fill_codec(codec, file, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("deviation", "wanted"), [(0.0, "wanted numbers more than 0"), (float("nan"), "finite")])
+def test_a_deviation_that_cannot_be_divided_by_is_refused(tmp_path, deviation, wanted):
+    codec = tiny_world().codec
+    codec.latent_std[3] = deviation
+    file = tmp_path / "codec.safetensors"
+    save_file({key: value.contiguous() for key, value in codec.state_dict().items()}, file)
+    with pytest.raises(CheckpointError, match=rf"^codec\.safetensors: latent_std: .*{wanted}"):
+        fill_codec(empty_codec(TINY, ServingConfig(), "own", file), file, torch.device("cpu"))
 
 
 def test_our_own_codec_can_be_loaded_in_bfloat16(tmp_path):

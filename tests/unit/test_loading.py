@@ -2,12 +2,14 @@
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from worldmodel.checkpoint import CheckpointError, load_strict
+from worldmodel.checkpoint import load_strict
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.loading import Instance, choose_device, load_world
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.transformer import CausalWorldTransformer
@@ -74,6 +76,72 @@ def test_a_damaged_or_absent_file_is_an_error_that_tells_no_path(tmp_path):
     with pytest.raises(CheckpointError, match=r"x.safetensors: cannot be read as safetensors") as damaged:
         load_strict(module, tmp_path)
     assert str(tmp_path) not in f"{absent.value} {damaged.value}"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e300])
+def test_a_number_that_is_not_finite_is_told_with_its_key_and_file(tmp_path, number):
+    # It was a FloatingPointError while warming up, which named neither; the last one is finite in float64 alone.
+    wanted = tensors(tiny_world().transformer)
+    wanted["head.head.weight"] = wanted["head.head.weight"].double()
+    wanted["head.head.weight"][3, 5] = number
+    save_file(wanted, tmp_path / "x.safetensors")
+    message = r"^head\.head\.weight: wanted numbers that are finite in torch\.float32, x\.safetensors has others$"
+    with pytest.raises(CheckpointError, match=message):
+        load_strict(CausalWorldTransformer(TINY.transformer), tmp_path)
+
+
+def test_finite_weights_whose_sums_are_not_are_told_as_the_checkpoints(tmp_path):
+    trained = tiny_world()
+    trained.transformer.head.head.weight.fill_(1e38)
+    save_file(tensors(trained.transformer), tmp_path / "transformer.safetensors")
+    save_file(tensors(trained.codec), tmp_path / "codec.safetensors")
+    with pytest.raises(CheckpointError, match=r"the weights are finite, what torch\.float32 makes of them is not"):
+        load_world(TINY, ServingConfig(checkpoint=str(tmp_path)), tmp_path, CPU)
+
+
+def entry(begin, end, shape=(2,)):
+    return {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("length", "header"),
+    [
+        (2 << 30, "{"),
+        (2**64 - 1, "{}"),
+        (0, ""),
+        (None, "[" * 100_000),
+        (None, '{"\\ud800": 1}'),
+        (None, json.dumps({"x": entry(0, 8), "y": entry(4, 12)})),
+        (None, json.dumps({"x": entry(0, 8), "y": entry(12, 20)})),
+        (None, json.dumps({"x": entry(0, 8, [-2])})),
+        (None, json.dumps({"x": entry(0, 8, [2**40, 2**40])})),
+    ],
+    ids=["2 GiB", "beyond all", "empty", "deep", "half a pair", "overlap", "gap", "negative", "overflow"],
+)
+def test_a_header_that_cannot_be_meant_is_one_clear_error(tmp_path, length, header):
+    file = tmp_path / "x.safetensors"
+    text = header.encode()
+    file.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + bytes(20))
+    with pytest.raises(CheckpointError, match=r"^x\.safetensors: cannot be read as safetensors, it is damaged"):
+        load_strict(CausalWorldTransformer(TINY.transformer), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("listed", "wanted"),
+    [
+        ("[]", r"x\.safetensors\.index\.json: wanted an object, got list"),
+        ('{"weight_map": {"a": 5}}', r'index\.json: wanted {"weight_map": {key: file}}'),
+        ('{"weight_map": {"a": "\\ud800"}}', r"^.ud800: no such file"),
+        ('{"weight_map": {"\\ud800": "x.safetensors"}}', r"^x\.safetensors: the index promises 1 keys .*\(.ud800\)"),
+    ],
+)
+def test_an_index_that_cannot_be_meant_is_one_clear_error(tmp_path, listed, wanted):
+    # Half a surrogate pair once ended the load without a word of the file that it stood in.
+    save_file({"head.modulation": torch.zeros(1)}, tmp_path / "x.safetensors")
+    (tmp_path / "x.safetensors.index.json").write_text(listed)
+    with pytest.raises(CheckpointError, match=wanted) as refused:
+        load_strict(CausalWorldTransformer(TINY.transformer), tmp_path)
+    str(refused.value).encode()
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from worldmodel.checkpoint import CheckpointError, load_strict
+from worldmodel.checkpoint import load_strict
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.conditioner import condition_chunk
 from worldmodel.config import EMBEDDED
-from worldmodel.published import checkpoint_config, find_parts
+from worldmodel.published import CODEC_FILES, checkpoint_config, find_parts
 from worldmodel.published_names import original_name
 from worldmodel.sampler import predict
 from worldmodel.transformer import CausalWorldTransformer
@@ -90,7 +91,7 @@ def test_what_does_not_fit_is_one_clear_error(folder, changed):
     listed, tensors = json.loads(index.read_text()), load_file(camera)
     name = "blocks.1.cam_scale_layer.bias"
     wanted = {
-        "missing": rf"camera\.safetensors: the index promises keys .*{name}",
+        "missing": rf"camera\.safetensors: the index promises 1 keys that it has not \({name}\)",
         "surplus": r"0 keys missing; 1 keys not known \(blocks\.1\.cam_extra\.bias\)",
         "shape": rf"{name}: wanted shape \[48\], the file has \[47\]",
         "kind": rf"{name}: wanted one of F64, F32, F16, BF16, the file has I64",
@@ -125,25 +126,73 @@ def test_what_does_not_fit_is_one_clear_error(folder, changed):
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        ('{"num_layers": "3"}', r"config\.json: num_layers: wanted a whole number, got '3'"),
-        ('{"num_frame_per_block": 2.5}', r"config\.json: num_frame_per_block: wanted a whole number, got 2\.5"),
-        ('{"num_frame_per_block": NaN}', r"config\.json: num_frame_per_block: wanted a whole number, got nan"),
-        ('{"sink_size": true}', r"config\.json: sink_size: wanted a whole number, got True"),
-        ('{"sample_shift": "5"}', r"config\.json: sample_shift: wanted a number, got '5'"),
-        (f'{{"sample_shift": 1{"0" * 400}}}', r"config\.json: int too large"),
-        ('{"eps": NaN}', r"config\.json: eps: wanted more than 0, got nan"),
-        ("[" * 100_000, r"config\.json: cannot be read as JSON"),
-        ('{"in_channels": 16}', r"config\.json: in_channels: wanted 36 \(noise, first-frame mask, picture\), got 16"),
-        ('{"num_heads": 7}', r"config\.json: dim 5120 does not split into 7 heads"),
-        ('{"sink_size": 40}', r"config\.json: .*window of 18 latent frames cannot hold a sink of 40"),
-        ("[1]", r"config\.json: wanted an object, got list"),
-        ("{", r"config\.json: cannot be read as JSON"),
+        # This once made modules, one after the other, for hours.
+        ('{"num_layers": 1000000000}', r"num_layers: wanted a whole number from 1 to 1000, got 1000000000"),
+        ('{"num_layers": "3"}', r"num_layers: wanted a whole number from 1 to 1000, got '3'"),
+        ('{"num_layers": "\\ud800"}', r"num_layers: wanted a whole number from 1 to 1000, got '.ud800'"),
+        ('{"dim": 1000000000000000000}', r"dim: wanted a whole number from 1 to 131072, got 1000000000000000000"),
+        ('{"ffn_dim": -1}', r"ffn_dim: wanted a whole number from 1 to 131072, got -1"),
+        ('{"text_len": [512]}', r"text_len: wanted a whole number from 1 to 131072, got \[512\]"),
+        ('{"freq_dim": 31}', r"freq_dim: wanted an even number, got 31"),
+        ('{"out_channels": 48}', r"out_channels: wanted 16, the channels of Wan's latents, got 48"),
+        ('{"num_heads": 40, "attention_head_dim": "x"}', r"attention_head_dim: wanted a whole number .*, got 'x'"),
+        ('{"num_heads": 900, "attention_head_dim": 900}', r"attention_head_dim times the heads: .*, got 810000"),
+        ('{"num_heads": 40, "num_attention_heads": 20}', r"num_attention_heads: wanted 40, as it says by another name"),
+        ('{"num_frame_per_block": 2.5}', r"num_frame_per_block: wanted a whole number from 1 to 131072, got 2\.5"),
+        ('{"num_frame_per_block": NaN}', r"num_frame_per_block: wanted a whole number from 1 to 131072, got nan"),
+        ('{"sink_size": true}', r"sink_size: wanted a whole number from 0 to 131072, got True"),
+        ('{"local_attn_size": 1000000000}', r"local_attn_size: wanted a whole number from 1 to 131072, got 1000000000"),
+        ('{"sample_shift": "5"}', r"sample_shift: wanted a number from 0\.001 to 1000\.0, got '5'"),
+        ('{"sample_shift": -1}', r"sample_shift: wanted a number from 0\.001 to 1000\.0, got -1"),
+        (f'{{"sample_shift": 1{"0" * 400}}}', r"sample_shift: wanted a number from 0\.001 to 1000\.0, got 1000"),
+        ('{"eps": NaN}', r"eps: wanted a number from 1e-12 to 0\.1, got nan"),
+        ("[" * 100_000, r"cannot be read as JSON"),
+        ('{"in_channels": 16}', r"in_channels: wanted 36 \(noise, first-frame mask, picture\), got 16"),
+        ('{"num_heads": 7}', r"dim 5120 does not split into 7 heads"),
+        ('{"sink_size": 40}', r".*window of 18 latent frames cannot hold a sink of 40"),
+        ("[1]", r"wanted an object, got list"),
+        ("{", r"cannot be read as JSON"),
     ],
 )
 def test_a_config_that_cannot_be_served_says_why(folder, said, wanted):
     (folder / "transformer" / "config.json").write_text(said)
+    with pytest.raises(CheckpointError, match=wanted) as refused:
+        checkpoint_config(PRESET, folder)
+    assert str(refused.value).startswith("transformer: config.json: ")
+
+
+@pytest.mark.parametrize("value", ['"5"', "true", "NaN", "[5]", "0", "1e400"])
+def test_a_shift_of_the_scheduler_that_cannot_be_meant_names_its_own_file(folder, value):
+    # It was said to be in config.json; some were taken.
+    (folder / "scheduler").mkdir()
+    (folder / "scheduler" / "scheduler_config.json").write_text(f'{{"flow_shift": {value}}}')
+    wanted = r"^scheduler: scheduler_config\.json: flow_shift: wanted a number from 0\.001 to 1000\.0, got "
     with pytest.raises(CheckpointError, match=wanted):
         checkpoint_config(PRESET, folder)
+
+
+def test_a_config_whose_link_leads_nowhere_is_not_passed_over(folder):
+    # As when a download cache was emptied: the sizes of the published model were taken instead.
+    config = folder / "transformer" / "config.json"
+    config.unlink()
+    config.symlink_to("gone")
+    with pytest.raises(CheckpointError, match=r"^transformer: config\.json: no such file"):
+        checkpoint_config(PRESET, folder)
+
+
+def test_taehvs_file_beside_the_transformers_in_the_folder_itself_is_not_taken_for_it(oracle, folder, tmp_path):
+    _, wanted = loaded(folder)
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    save_file(wanted.state_dict(), flat / "model.safetensors")
+    save_file({"encoder.0.weight": torch.zeros(1)}, flat / "taew2_1.safetensors")
+    with torch.device("meta"):
+        module = CausalWorldTransformer(checkpoint_config(PRESET, folder).transformer)
+    load_strict(module, find_parts(flat).transformer, passing_over=CODEC_FILES)
+    assert torch.equal(module.head.modulation, wanted.head.modulation)
+    (flat / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"wanted transformer\.safetensors, or .* found neither"):
+        find_parts(flat)
 
 
 def test_a_base_model_is_refused_by_name(tmp_path):

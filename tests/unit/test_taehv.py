@@ -1,14 +1,17 @@
 """TAEHV in pieces against its published architecture on whole clips, restated here from the layout of its files."""
 
+import os
 from fractions import Fraction
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional
-from worldmodel.checkpoint import CheckpointError, fill_strict
+from worldmodel.checkpoint import fill_strict
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.codec_choice import empty_codec, fill_codec
 from worldmodel.config import LINGBOT_WORLD_FAST
+from worldmodel.published import find_codec
 from worldmodel.serving import ServingConfig
 from worldmodel.taehv_codec import TaehvCodec
 
@@ -143,9 +146,9 @@ def test_the_memory_weighs_what_is_announced(codec):
 
 
 def loaded(folder, **serving):
-    config = ServingConfig(codec="taehv", **serving)
-    codec = empty_codec(LINGBOT_WORLD_FAST, config, folder)
-    fill_codec(codec, config, folder, CPU)
+    kind, place = find_codec(folder, "taehv")
+    codec = empty_codec(LINGBOT_WORLD_FAST, ServingConfig(**serving), kind, place)
+    fill_codec(codec, place, CPU)
     return codec.place(CPU)
 
 
@@ -176,7 +179,13 @@ def test_the_codec_has_the_dtype_that_is_configured(published, tmp_path):
     assert {each.dtype for each in codec.decode(latents(0, 1)[..., :2, :2])[1]} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("changed", ["missing", "surplus", "shape", "kind", "truncated", "pickle", "list"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *("missing", "surplus", "shape", "kind", "nan", "too large", "numbered", "sparse", "meta", "stretched"),
+        *("truncated", "empty", "pickle", "list", "pipe"),
+    ],
+)
 def test_what_does_not_fit_is_one_clear_error(published, tmp_path, changed):
     file, tensors = tmp_path / "taew2_1.pth", dict(published)
     wanted = {
@@ -184,6 +193,14 @@ def test_what_does_not_fit_is_one_clear_error(published, tmp_path, changed):
         "surplus": r"1 keys not known \(decoder\.23\.weight\)",
         "shape": r"encoder\.0\.weight: wanted shape \[64, 3, 3, 3\], the file has \[64, 12, 3, 3\]",
         "kind": r"encoder\.0\.bias: wanted one of F64, F32, F16, BF16, the file has torch\.int64",
+        "nan": r"decoder\.22\.bias: wanted numbers that are finite in torch\.float32, taew2_1\.pth has others",
+        "too large": r"decoder\.22\.bias: wanted numbers that are finite in torch\.float32, taew2_1\.pth has others",
+        "numbered": r"wanted tensors by their names, got something else",
+        "sparse": r"encoder\.0\.weight: wanted a plain tensor, got torch\.sparse_coo on cpu",
+        "meta": r"encoder\.0\.weight: wanted a plain tensor, got torch\.strided on meta",
+        "stretched": r"encoder\.0\.weight: wanted shape \[64, 3, 3, 3\], the file has \[1000000, 1000000, 3, 3\]",
+        "empty": r"cannot be read as torch's weights",
+        "pipe": r"wanted a file, this is a folder or something else",  # to open it once took for ever
         "truncated": r"cannot be read as torch's weights",
         "pickle": r"cannot be read as torch's weights, it is .*more than tensors",
         "list": r"wanted tensors by their names, got something else",
@@ -196,9 +213,26 @@ def test_what_does_not_fit_is_one_clear_error(published, tmp_path, changed):
         tensors["encoder.0.weight"] = torch.zeros(64, 12, 3, 3)
     elif changed == "kind":
         tensors["encoder.0.bias"] = torch.zeros(64, dtype=torch.int64)
+    elif changed == "nan":
+        tensors["decoder.22.bias"] = torch.tensor([0, torch.nan, 0])
+    elif changed == "too large":
+        tensors["decoder.22.bias"] = torch.tensor([0, 1e300, 0], dtype=torch.float64)
+    elif changed == "numbered":
+        tensors[1] = torch.zeros(3)
+    elif changed == "sparse":
+        tensors["encoder.0.weight"] = tensors["encoder.0.weight"].to_sparse()
+    elif changed == "meta":
+        tensors["encoder.0.weight"] = tensors["encoder.0.weight"].to("meta")
+    elif changed == "stretched":  # one number in the file
+        tensors["encoder.0.weight"] = torch.zeros(1, 1, 1, 1).expand(10**6, 10**6, 3, 3)
     torch.save({"pickle": {"x": Fraction(1)}, "list": [torch.zeros(1)]}.get(changed, tensors), file)
     if changed == "truncated":
         file.write_bytes(file.read_bytes()[:-1000])
+    elif changed == "empty":
+        file.write_bytes(b"")
+    elif changed == "pipe":
+        file.unlink()
+        os.mkfifo(file)
     with pytest.raises(CheckpointError, match=rf"taew2_1\.pth: {wanted[changed]}|{wanted[changed]}") as refused:
         loaded(tmp_path)
     assert str(refused.value).startswith("taew2_1.pth: ")

@@ -5,6 +5,7 @@ Also the cache of prompts, and the client's own encoder.
 
 import importlib
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from worldmodel.checkpoint import CheckpointError
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.loading import Instance, load_world
 from worldmodel.prompt import HashedWords
 from worldmodel.prompt_cache import PromptCache
@@ -113,9 +114,17 @@ def test_a_gpu_reads_in_bfloat16(folder):
     np.testing.assert_allclose(vectors, load(folder).encode("a street in winter"), atol=0.1)  # numbers are about 1
 
 
-def change_config(folder, **changes):
-    path = folder / "text_encoder" / "config.json"
+def change_json(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_config(folder, **changes):
+    change_json(folder / "text_encoder" / "config.json", **changes)
+
+
+def replace_by_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
 
 
 def change_tensors(folder, change):
@@ -126,13 +135,24 @@ def change_tensors(folder, change):
 
 
 BROKEN = {
-    "no config": (lambda f: (f / "text_encoder/config.json").unlink(), r"text_encoder: config.json: wanted an object"),
-    "no json": (lambda f: (f / "text_encoder/config.json").write_text("{"), r"text_encoder: config.json: wanted an ob"),
+    "no config": (lambda f: (f / "text_encoder/config.json").unlink(), r"text_encoder: config.json: no such file"),
+    "no json": (lambda f: (f / "text_encoder/config.json").write_text("{"), r"text_encoder: config.json: cannot be re"),
     "no object": (lambda f: (f / "text_encoder/config.json").write_text("[]"), r"text_encoder: config.json: wanted an"),
-    "another model": (lambda f: change_config(f, model_type="t5"), r"wanted model_type umt5, got 't5'"),
-    "no sizes": (lambda f: change_config(f, num_heads="two"), r"text_encoder: config.json: no sizes of an UMT5"),
-    "odd sizes": (lambda f: change_config(f, num_heads=-1), r"text_encoder: config.json: no UMT5 can be made of it"),
-    "another width": (lambda f: change_config(f, d_model=32), r"wanted d_model 16, the transformer's, got 32"),
+    "another model": (lambda f: change_config(f, model_type="t5"), r"model_type: wanted umt5, got 't5'"),
+    "no sizes": (lambda f: change_config(f, num_heads="two"), r"num_heads: wanted a whole number .*, got 'two'"),
+    "odd sizes": (lambda f: change_config(f, num_heads=-1), r"num_heads: wanted a whole number from 1 to 1000, got -1"),
+    "another width": (
+        lambda f: change_config(f, d_model=32),
+        r"d_model: wanted 16, the transformer's text_dim, got 32",
+    ),
+    # This once made modules for hours.
+    "endless layers": (lambda f: change_config(f, num_layers=10**9), r"num_layers: .* from 1 to 1000, got 1000000000"),
+    "endless words": (
+        lambda f: change_config(f, vocab_size=10**15),
+        r"vocab_size: wanted a whole number .*, got 10000",
+    ),
+    "no distance": (lambda f: change_config(f, relative_attention_max_distance=0), r"_distance: wanted .*, got 0"),
+    "odd dtype": (lambda f: change_config(f, dtype="wide"), r"text_encoder: config.json: no sizes of an UMT5"),
     "fewer layers": (lambda f: change_config(f, num_layers=1), r"text_encoder: 0 keys missing; 10 keys not known"),
     "more layers": (lambda f: change_config(f, num_layers=3), r"text_encoder: 10 keys missing \(encoder.block.2"),
     "no weights": (lambda f: (f / "text_encoder/model.safetensors").unlink(), r"text_encoder: no .safetensors file"),
@@ -150,13 +170,28 @@ BROKEN = {
         lambda f: change_tensors(f, lambda t: t.pop("encoder.final_layer_norm.weight")),
         r"text_encoder: 1 keys missing \(encoder.final_layer_norm.weight\); 0 keys not known",
     ),
+    "not finite": (
+        lambda f: change_tensors(f, lambda t: t["shared.weight"].__setitem__((5, 3), torch.nan)),
+        r"^text_encoder: shared.weight: wanted numbers that are finite in torch.float32, model.safetensors has others",
+    ),
+    "pickled": (  # by torch.save: what could run anything is not looked at
+        lambda f: (f / "text_encoder/model.safetensors").rename(f / "text_encoder/pytorch_model.bin"),
+        r"^text_encoder: no .safetensors file found",
+    ),
+    "pipe": (lambda f: replace_by_pipe(f / "tokenizer/tokenizer_config.json"), r"^tokenizer: .*wanted a file, this is"),
+    "code": (
+        lambda f: change_json(
+            f / "tokenizer/tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.T", None]}, tokenizer_class="T"
+        ),
+        r"^tokenizer: tokenizer.json or .* cannot be read \(ValueError\)",
+    ),
     "surplus": (
         lambda f: change_tensors(f, lambda t: t.update(decoder=torch.zeros(1))),
         r"text_encoder: 0 keys missing; 1 keys not known \(decoder\)",
     ),
     "no tokenizer": (
         lambda f: (f / "tokenizer/tokenizer.json").unlink(),
-        r"tokenizer: wanted tokenizer.json in this folder",
+        r"^tokenizer: tokenizer.json: no such file",
     ),
     "broken tokenizer": (
         lambda f: (f / "tokenizer/tokenizer.json").write_text("{"),
@@ -164,7 +199,7 @@ BROKEN = {
     ),
     "larger tokenizer": (
         lambda f: change_config(f, vocab_size=9),
-        r"tokenizer: wanted at most 9 tokens, which the text encoder knows, got 41",
+        r"tokenizer: wanted tokens below 9, which the text encoder knows, got 40",
     ),
 }
 
@@ -176,6 +211,42 @@ def test_what_does_not_fit_is_one_clear_error_without_a_path(folder, name):
     with pytest.raises(CheckpointError, match=wanted) as raised:
         load(folder)
     assert str(folder) not in str(raised.value)
+
+
+class Numbered:
+    """A tokenizer of transformers, whose texts have no tokens, or whose words have far numbers."""
+
+    def __init__(self, largest=0):
+        self.largest = largest
+
+    def get_vocab(self):
+        return {"day": self.largest}
+
+    def __call__(self, *_, **__):
+        return SimpleNamespace(
+            input_ids=torch.zeros(1, 0, dtype=torch.int64), attention_mask=torch.zeros(1, 0, dtype=torch.int64)
+        )
+
+
+@pytest.mark.parametrize(
+    ("largest", "wanted"),
+    [
+        (48, "tokenizer: wanted tokens below 48, which the text encoder knows, got 48"),  # one token, but a far one
+        (47, "tokenizer: the empty text (became 0 tokens|cannot be read)"),
+    ],
+)
+def test_tokens_that_the_encoder_cannot_read_are_told_at_load(folder, monkeypatch, largest, wanted):
+    transformers = importlib.import_module("transformers")
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: Numbered(largest))
+    with pytest.raises(CheckpointError, match=wanted):
+        load(folder)
+
+
+def test_a_text_encoder_that_has_no_room_is_refused_before_it_is_read(folder, monkeypatch):
+    monkeypatch.setattr("worldmodel.text_encoder.free_bytes", lambda _: 1000)
+    (folder / "text_encoder" / "model.safetensors").unlink()
+    with pytest.raises(ParameterError, match=r"device cpu: .* are free, the text encoder takes .*; parameter text_dev"):
+        load(folder)
 
 
 def test_a_checkpoint_without_a_tokenizer_says_so(folder):

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 import torch
-from worldmodel.checkpoint import CheckpointError, fill_strict
+from worldmodel.checkpoint import fill_strict
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.published_names import vae_name
 from worldmodel.wan_codec import WanCodec
 
@@ -159,18 +160,27 @@ def test_the_published_layout_is_the_same_codec(vae, codec, tmp_path):
     [
         (
             {"_class_name": "AutoencoderKLLTXVideo"},
-            "config.json: wanted the class AutoencoderKLWan, got AutoencoderKLL",
+            "config.json: wanted the class AutoencoderKLWan, got 'AutoencoderKLL",
         ),
         ({"patch_size": 2}, "config.json: patch_size: wanted None, as in Wan 2.1, got 2"),
         ({"scale_factor_spatial": 16}, "config.json: scale_factor_spatial: wanted 8, as in Wan 2.1, got 16"),
-        ({"dim_mult": [1, 2, 4]}, "config.json: dim_mult: wanted 4 numbers, got 3"),
+        ({"dim_mult": [1, 2, 4]}, r"config.json: dim_mult: wanted 4 numbers, got \[1, 2, 4\]"),
+        ({"dim_mult": []}, r"config.json: dim_mult: wanted 4 numbers, got \[\]"),
+        ({"dim_mult": [10**9] * 4}, "config.json: dim_mult: wanted a whole number from 1 to 64, got 1000000000"),
+        # This once made modules for hours.
+        ({"num_res_blocks": 10**9}, "config.json: num_res_blocks: wanted a whole number from 1 to 16, got 1000000000"),
+        ({"z_dim": "\ud800"}, "config.json: z_dim: wanted a whole number from 1 to 256, got '.ud800'"),
+        # Its frames would have had four colours.
+        ({"out_channels": 4}, "config.json: out_channels: wanted 3, got 4"),
         ({"latents_std": [1.0]}, "config.json: latents_std: wanted 16 numbers, got 1"),
-        ({"latents_std": [0.0] * 16}, "config.json: latents_std: wanted numbers, of a deviation more than 0"),
-        ({"latents_std": [float("nan")] * 16}, "config.json: latents_std: wanted numbers"),
-        ({"latents_mean": [None] * 16}, "config.json: latents_mean: wanted numbers"),
-        ({"base_dim": "wide"}, "config.json: no VAE can be made of it"),
-        ({"base_dim": -1}, "config.json: no VAE can be made of it"),
-        ({"dim_mult": []}, "config.json: no VAE can be made of it"),
+        ({"latents_std": [0.0] * 16}, r"config.json: latents_std: wanted a number from 0\.001 to 1000\.0, got 0\.0"),
+        ({"latents_std": [float("nan")] * 16}, "config.json: latents_std: wanted a number from .* got nan"),
+        ({"latents_mean": [None] * 16}, "config.json: latents_mean: wanted a number from .* got None"),
+        ({"latents_mean": [10**400] * 16}, "config.json: latents_mean: wanted a number from .* got 1000"),
+        ({"latents_mean": None}, "config.json: latents_mean: wanted numbers, got None"),
+        ({"base_dim": "wide"}, "config.json: base_dim: wanted a whole number from 1 to 4096, got 'wide'"),
+        ({"base_dim": -1}, "config.json: base_dim: wanted a whole number from 1 to 4096, got -1"),
+        ({"base_dim": None}, "config.json: no VAE can be made of it"),
     ],
 )
 def test_a_config_of_another_vae_says_why(vae, changes, wanted):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from worldmodel.checkpoint import CheckpointError
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.loading import Instance, load_world
 from worldmodel.published import checkpoint_config
 from worldmodel.room import need_of
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_one_clear_error(oracles, folder, tmp_path, changed
         "shape": r"^vae: quant_conv\.bias: wanted shape \[32\], the file has \[31\]",
         "truncated": r"^vae: diffusion_pytorch_model\.safetensors: cannot be read as safetensors, it is damaged",
         "no weights": r"^vae: no \.safetensors file found",
-        "no config": r"^vae: config\.json: cannot be read as JSON",
+        "no config": r"^vae: config\.json: no such file",
         "no json": r"^vae: config\.json: cannot be read as JSON",
         "channels": r"^vae: config\.json: latents_mean: wanted 8 numbers, got 16",
         "none": r"^codec auto: wanted codec\.safetensors or vae or .* or taew2_1\.pth in the checkpoint's folder",

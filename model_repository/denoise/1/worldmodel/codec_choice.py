@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from worldmodel.checkpoint import CheckpointError, fill_strict, load_strict, read_tensors
+from worldmodel.checkpoint import fill_strict, load_strict, read_tensors
+from worldmodel.checkpoint_files import CheckpointError, named
 from worldmodel.codec import Codec, StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
-from worldmodel.published import find_codec, vae_config
+from worldmodel.published import vae_config
 from worldmodel.published_names import vae_name
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.taehv_codec import FIRST_GROW, TaehvCodec
@@ -40,14 +39,16 @@ def seeded_codec(config: WorldConfig, serving: ServingConfig) -> Codec:
     return codec
 
 
-def empty_codec(config: WorldConfig, serving: ServingConfig, folder: Path) -> Codec:
+def empty_codec(config: WorldConfig, serving: ServingConfig, kind: str, place: Path) -> Codec:
     """That of a checkpoint, without its weights: on "meta".
 
+    Args:
+        kind, place: as `find_codec` found it.
+
     Raises:
-        CheckpointError: there is none, or none that this world can have.
+        CheckpointError: it is none that this world can have.
     """
-    kind, place = find_codec(folder, serving.codec)
-    with named(place), torch.device("meta"):
+    with named(place.name), torch.device("meta"):
         codec = _empty(kind, place, config)
         codec.cast(codec_dtype(serving))
         wanted, given = config.transformer.latent_channels, len(codec.latent_mean)
@@ -56,14 +57,13 @@ def empty_codec(config: WorldConfig, serving: ServingConfig, folder: Path) -> Co
     return codec
 
 
-def fill_codec(codec: Codec, serving: ServingConfig, folder: Path, device: torch.device) -> None:
+def fill_codec(codec: Codec, place: Path, device: torch.device) -> None:
     """Give it its weights, on the device.
 
     Raises:
         CheckpointError: the files do not fit.
     """
-    _, place = find_codec(folder, serving.codec)
-    with named(place):
+    with named(place.name):
         if isinstance(codec, TaehvCodec):
             fill_strict(codec, _one_first_grow(read_tensors(place), codec), place, device)
         elif isinstance(codec, WanCodec) and place.is_file():
@@ -71,6 +71,8 @@ def fill_codec(codec: Codec, serving: ServingConfig, folder: Path, device: torch
             fill_strict(codec.vae, tensors, place, device)
         else:
             load_strict(codec.vae if isinstance(codec, WanCodec) else codec, place, device=device)
+        if not (codec.latent_std > 0).all():
+            raise CheckpointError("latent_std: wanted numbers more than 0")
 
 
 def _empty(kind: str, place: Path, config: WorldConfig) -> Codec:
@@ -88,13 +90,3 @@ def _one_first_grow(tensors: dict[str, Tensor], codec: TaehvCodec) -> dict[str, 
         return tensors
     num_rows = codec.get_parameter(FIRST_GROW).shape[0]
     return {**tensors, FIRST_GROW: weight[-num_rows:] if len(weight) == 2 * num_rows else weight}
-
-
-@contextmanager
-def named(place: Path) -> Iterator[None]:
-    """Say of an error which part of the checkpoint it is in."""
-    try:
-        yield
-    except CheckpointError as error:
-        text = str(error)
-        raise CheckpointError(text if text.startswith(place.name) else f"{place.name}: {text}") from error

@@ -11,13 +11,14 @@ from pathlib import Path
 import torch
 
 from worldmodel.acceleration import mount_and_compile, warm_up
-from worldmodel.checkpoint import CheckpointError, load_strict
+from worldmodel.checkpoint import load_strict
+from worldmodel.checkpoint_files import CheckpointError, named
 from worldmodel.codec_choice import empty_codec, fill_codec, seeded_codec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.prompt import NoTextEncoder, TextEncoder
 from worldmodel.prompt_cache import PromptCache
-from worldmodel.published import Parts, find_parts
+from worldmodel.published import CODEC_FILES, Parts, find_codec, find_parts
 from worldmodel.published_names import original_name
 from worldmodel.room import check_budget, check_free, check_sessions, free_bytes, need_of
 from worldmodel.serving import ParameterError, ServingConfig
@@ -55,13 +56,14 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     parts = find_parts(folder) if folder else None
     # First, so that what it takes of the device is no longer counted as free.
     prompts = PromptCache(_text_encoder(config, serving, parts, device), serving.prompt_cache_bytes)
-    codec = empty_codec(config, serving, folder) if folder else seeded_codec(config, serving)
+    found = find_codec(folder, serving.codec) if folder else None
+    codec = empty_codec(config, serving, *found) if found else seeded_codec(config, serving)
     need = need_of(config, serving, dtype, codec)
     check_budget(need, serving)
     check_free(need, free_bytes(device), device)
-    if folder and parts:
+    if parts and found:
         transformer = _loaded(config, parts.transformer, device, dtype)
-        fill_codec(codec, serving, folder, device)
+        fill_codec(codec, found[1], device)
     else:
         transformer = _seeded(config, serving.weights_seed)
     step_cache, compilation = mount_and_compile(transformer, device, serving)
@@ -78,7 +80,7 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
         compilation,
         prompts,
     )
-    warm_up(world)
+    _warm_up(world)
     if device.type == "cuda":  # a host may use its memory for other things as well, and lend it again
         check_sessions(serving, free_bytes(device), device)
     num_parameters = sum(parameter.numel() for parameter in transformer.parameters())
@@ -105,8 +107,16 @@ def _loaded(config: WorldConfig, source: Path, device: torch.device, dtype: torc
     """That of a checkpoint, straight on the device: it is empty until its tensors come."""
     with torch.device("meta"):
         transformer = CausalWorldTransformer(config.transformer)
-    load_strict(transformer, source, original_name, device, partial(dtype_of, dtype=dtype))
+    with named("transformer"):
+        load_strict(transformer, source, original_name, device, partial(dtype_of, dtype=dtype), CODEC_FILES)
     return transformer
+
+
+def _warm_up(world: World) -> None:
+    try:
+        warm_up(world)
+    except FloatingPointError as error:
+        raise CheckpointError(f"the weights are finite, what {world.dtype} makes of them is not: {error}") from error
 
 
 def _text_encoder(

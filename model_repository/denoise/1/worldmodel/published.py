@@ -6,12 +6,12 @@ Knows our own layout, the original one and that of diffusers. Reads no weights.
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldmodel.checkpoint import INDEX, CheckpointError
+from worldmodel.checkpoint import INDEX
+from worldmodel.checkpoint_files import CheckpointError, Range, looking, named, read_object, shown
 from worldmodel.config import MASK_CHANNELS, WorldConfig
 
 OWN_TRANSFORMER = "transformer.safetensors"  # what `make train` writes, beside the codec and training.json
@@ -25,6 +25,7 @@ CODEC_PLACES = {
     "wan": ("vae", "Wan2.1_VAE.pth"),
     "taehv": ("taew2_1.safetensors", "taew2_1.pth"),
 }
+CODEC_FILES = frozenset(place for places in CODEC_PLACES.values() for place in places)
 # config.json's word -> the field of TransformerConfig. Original, then diffusers.
 SIZE_NAMES = {
     "dim": "dim",
@@ -47,6 +48,15 @@ STREAMING_NAMES = {
     "sliding_window_num_frames": "window_latent_frames",
     "local_attn_size": "window_latent_frames",
     "sample_shift": "shift",
+}
+# What such a number can be; the most is some ten times what is published.
+SIZE = Range(1, 1 << 17)
+RANGES = {
+    "num_layers": Range(1, 1000),
+    "num_heads": Range(1, 1000),
+    "eps": Range(1e-12, 0.1, is_whole=False),
+    "sink_latent_frames": Range(0, 1 << 17),
+    "shift": Range(1e-3, 1e3, is_whole=False),
 }
 
 
@@ -72,14 +82,19 @@ def find_parts(folder: Path) -> Parts:
     Raises:
         CheckpointError: there is none, or one that cannot stream.
     """
-    if not folder.is_dir():
-        raise CheckpointError(f"parameter checkpoint: there is no folder {folder.name!r} where it points to")
+    with named("parameter checkpoint"), looking(folder):
+        if not folder.is_dir():
+            raise CheckpointError(f"there is no folder {folder.name!r} where it points to")
+        return _found_parts(folder)
+
+
+def _found_parts(folder: Path) -> Parts:
     own = folder / OWN_TRANSFORMER
-    if own.exists():
+    if _existing(own):
         return Parts(own, _existing(folder / "training.json"))
     for name in TRANSFORMER_FOLDERS:
         inner = folder / name
-        if any(inner.glob(INDEX)) or any(inner.glob("*.safetensors")):
+        if _has_weights(inner):
             scheduler = _existing(folder / "scheduler" / "scheduler_config.json")
             tokenizer = _existing(folder / "tokenizer") or _existing(folder / "google" / "umt5-xxl")
             text_encoder = _existing(folder / "text_encoder")
@@ -93,6 +108,11 @@ def find_parts(folder: Path) -> Parts:
         f"wanted {OWN_TRANSFORMER}, or .safetensors files in {' or '.join(TRANSFORMER_FOLDERS[:2])} or in the folder "
         "itself; found neither"
     )
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a transformer lies in it; a codec beside it is none."""
+    return any(folder.glob(INDEX)) or any(file.name not in CODEC_FILES for file in folder.glob("*.safetensors"))
 
 
 def find_codec(folder: Path, choice: str) -> tuple[str, Path]:
@@ -109,9 +129,10 @@ def find_codec(folder: Path, choice: str) -> tuple[str, Path]:
     """
     kinds = CODECS if choice == "auto" else (choice,)
     places = [(kind, folder / place) for kind in kinds for place in CODEC_PLACES[kind]]
-    for kind, place in places:
-        if place.exists():
-            return kind, place
+    with looking(folder):
+        for kind, place in places:
+            if _existing(place):
+                return kind, place
     wanted = " or ".join(place.name for _, place in places)
     raise CheckpointError(f"codec {choice}: wanted {wanted} in the checkpoint's folder; nothing of it is there")
 
@@ -122,9 +143,7 @@ def vae_config(place: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: config.json is missing or no JSON object.
     """
-    if not place.is_dir():
-        return {}
-    return _read(place / "config.json")
+    return read_object(place / "config.json") if place.is_dir() else {}
 
 
 def checkpoint_config(preset: WorldConfig, folder: Path) -> WorldConfig:
@@ -134,14 +153,22 @@ def checkpoint_config(preset: WorldConfig, folder: Path) -> WorldConfig:
         CheckpointError: as `find_parts`; a file is no JSON, or says what cannot be served.
     """
     parts = find_parts(folder)
-    said = _read(parts.config)
-    if parts.transformer.name == OWN_TRANSFORMER:
+    if parts.is_own:
+        said = _read(parts.config)
         return preset.replace(vocabulary=_words(said.get("vocabulary", list(preset.vocabulary))))
-    try:
-        sizes = dataclasses.replace(preset.transformer, **_sizes(said))
-        return preset.replace(transformer=sizes, **_streaming(said), **_schedule(_read(parts.scheduler)))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"config.json: {error}") from error
+    with named("transformer"):
+        preset = _published_config(preset, _read(parts.config))
+    with named("scheduler"):
+        return preset.replace(**_schedule(_read(parts.scheduler)))
+
+
+def _published_config(preset: WorldConfig, said: dict[str, Any]) -> WorldConfig:
+    with named("config.json"):
+        try:
+            sizes = dataclasses.replace(preset.transformer, **_sizes(said, preset.transformer.latent_channels))
+            return preset.replace(transformer=sizes, **_streaming(said))
+        except ValueError as error:  # numbers that do not go with each other
+            raise CheckpointError(str(error)) from error
 
 
 def _words(vocabulary: Any) -> tuple[str, ...]:
@@ -150,52 +177,56 @@ def _words(vocabulary: Any) -> tuple[str, ...]:
     return tuple(vocabulary)
 
 
-def _sizes(said: dict[str, Any]) -> dict[str, Any]:
-    sizes = {ours: said[theirs] for theirs, ours in SIZE_NAMES.items() if said.get(theirs) is not None}
-    if "attention_head_dim" in said and "num_heads" in sizes:
+def _sizes(said: dict[str, Any], latent_channels: int) -> dict[str, Any]:
+    sizes: dict[str, Any] = {}
+    for theirs, ours in SIZE_NAMES.items():
+        if said.get(theirs) is None:
+            continue
+        RANGES.get(ours, SIZE).check(theirs, said[theirs])
+        if sizes.setdefault(ours, said[theirs]) != said[theirs]:
+            raise CheckpointError(f"{theirs}: wanted {sizes[ours]}, as it says by another name, got {said[theirs]}")
+    if said.get("attention_head_dim") is not None and "num_heads" in sizes:
+        SIZE.check("attention_head_dim", said["attention_head_dim"])
         sizes["dim"] = said["attention_head_dim"] * sizes["num_heads"]
-    for name, value in sizes.items():
-        _check_number(name, value, is_whole=name != "eps")
+        SIZE.check("attention_head_dim times the heads", sizes["dim"])
+    if sizes.get("freq_dim", 2) % 2:
+        raise CheckpointError(f"freq_dim: wanted an even number, got {sizes['freq_dim']}")
+    if sizes.get("latent_channels", latent_channels) != latent_channels:
+        wanted = f"{latent_channels}, the channels of Wan's latents"
+        raise CheckpointError(f"out_channels: wanted {wanted}, got {sizes['latent_channels']}")
     in_channels = said.get("in_dim", said.get("in_channels"))
-    latent = sizes.get("latent_channels", 16)
-    if in_channels is not None and in_channels != 2 * latent + MASK_CHANNELS:
-        raise ValueError(
-            f"in_channels: wanted {2 * latent + MASK_CHANNELS} (noise, first-frame mask, picture), got {in_channels}"
-        )
+    wanted_channels = 2 * latent_channels + MASK_CHANNELS
+    if in_channels is not None and in_channels != wanted_channels:
+        wanted = f"{wanted_channels} (noise, first-frame mask, picture)"
+        raise CheckpointError(f"in_channels: wanted {wanted}, got {shown(in_channels)}")
     return sizes
 
 
 def _streaming(said: dict[str, Any]) -> dict[str, Any]:
-    # -1 stands for "without a bound", which no session can have: the preset's stays.
-    found = {theirs: said[theirs] for theirs in STREAMING_NAMES if said.get(theirs) is not None and said[theirs] != -1}
-    for theirs, value in found.items():
-        _check_number(theirs, value, is_whole=STREAMING_NAMES[theirs] != "shift")
-    return {STREAMING_NAMES[theirs]: value for theirs, value in found.items()}
-
-
-def _check_number(name: str, value: Any, is_whole: bool) -> None:
-    """Also against true, which Python takes for 1, and 3.0, of which no range can be made."""
-    wanted = int if is_whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        raise ValueError(f"{name}: wanted a {'whole ' if is_whole else ''}number, got {value!r}")
+    found: dict[str, Any] = {}
+    for theirs, ours in STREAMING_NAMES.items():
+        kind = RANGES.get(ours, SIZE)
+        # -1 stands for "without a bound", which no session can have: the preset's stays.
+        if said.get(theirs) is None or (kind.is_whole and said[theirs] == -1):
+            continue
+        kind.check(theirs, said[theirs])
+        found[ours] = said[theirs]
+    return found
 
 
 def _schedule(said: dict[str, Any]) -> dict[str, Any]:
-    shift = said.get("flow_shift", said.get("shift"))
-    return {} if shift is None else {"shift": float(shift)}
+    for name in ("flow_shift", "shift"):
+        if said.get(name) is not None:
+            with named("scheduler_config.json"):
+                RANGES["shift"].check(name, said[name])
+            return {"shift": float(said[name])}
+    return {}
 
 
 def _existing(path: Path) -> Path | None:
-    return path if path.exists() else None
+    """The path, if something is there; a link that leads nowhere counts: what reads it says so."""
+    return path if path.exists() or path.is_symlink() else None
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path.name}: cannot be read as JSON ({type(error).__name__})") from error
-    if not isinstance(said, dict):
-        raise CheckpointError(f"{path.name}: wanted an object, got {type(said).__name__}")
-    return said
+    return {} if path is None else read_object(path)

@@ -74,6 +74,19 @@ def check_free(need: Need, free_bytes: int | None, device: torch.device) -> None
         )
 
 
+def check_text_free(num_bytes: int, free_bytes: int | None, device: torch.device) -> None:
+    """Refuse a text encoder that does not fit the free memory of its device, before it is read.
+
+    Raises:
+        ParameterError: with what it takes, and what to do.
+    """
+    if free_bytes is not None and num_bytes > free_bytes:
+        raise ParameterError(
+            f"device {device}: {gib(free_bytes)} are free, the text encoder takes {gib(num_bytes)}; parameter "
+            "text_device puts it elsewhere, text_encoder none does without"
+        )
+
+
 def check_sessions(serving: ServingConfig, free_bytes: int | None, device: torch.device) -> None:
     """Refuse a budget for sessions that what is left beside weights and activations cannot hold.
 

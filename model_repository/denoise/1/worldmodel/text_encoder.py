@@ -12,21 +12,37 @@ import contextlib
 import html
 import importlib
 import importlib.util
-import json
 import logging
 import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from worldmodel.checkpoint import CheckpointError, load_strict
+from worldmodel.checkpoint import load_strict
+from worldmodel.checkpoint_files import CheckpointError, Range, check_is_file, named, read_object, shown
 from worldmodel.config import TransformerConfig
 from worldmodel.prompt import Vectors
+from worldmodel.room import check_text_free, free_bytes
 from worldmodel.serving import ParameterError
 
 log = logging.getLogger("worldstream")
+
+# What config.json may say, the most being some ten times what is published: each makes torch work or allocate.
+SIZE = Range(1, 1 << 17)
+RANGES = {
+    "d_model": SIZE,
+    "d_kv": SIZE,
+    "d_ff": SIZE,
+    "num_heads": Range(1, 1000),
+    "num_layers": Range(1, 1000),
+    "vocab_size": Range(1, 1 << 22),
+    "relative_attention_num_buckets": SIZE,
+    "relative_attention_max_distance": SIZE,
+    "layer_norm_epsilon": Range(1e-12, 0.1, is_whole=False),
+}
 
 
 class Umt5:
@@ -90,35 +106,22 @@ def load_umt5(
         sizes: of the transformer that will read its vectors.
 
     Raises:
-        ParameterError: the package transformers is missing.
+        ParameterError: the package transformers is missing, or the room for its weights.
         CheckpointError: a file is missing or damaged, or does not fit the others.
     """
     if tokenizer_folder is None:
         raise CheckpointError("text_encoder: wanted the folder tokenizer beside it, there is none")
     transformers = _transformers()
-    config = _config(transformers, encoder_folder)
-    if config.d_model != sizes.text_dim:
-        raise CheckpointError(
-            f"text_encoder: config.json: wanted d_model {sizes.text_dim}, the transformer's, got {config.d_model}"
-        )
-    tokenizer = _tokenizer(transformers, tokenizer_folder)
-    if len(tokenizer) > config.vocab_size:
-        raise CheckpointError(
-            f"tokenizer: wanted at most {config.vocab_size} tokens, which the text encoder knows, got {len(tokenizer)}"
-        )
-    model = _empty(transformers, config)
-    model.encoder.embed_tokens = None  # the same table as `shared`, and not in the files
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    try:
-        load_strict(model, encoder_folder, device=device, dtype_of=lambda _: dtype)
-    except CheckpointError as error:
-        raise CheckpointError(f"text_encoder: {error}") from error
-    model.encoder.embed_tokens = model.shared
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)  # other streams will read the weights
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    log.info("text encoder: %.1f M parameters on %s as %s", num_parameters / 1e6, device, dtype)
-    return Umt5(tokenizer, model, sizes.text_len, device)
+    with named("text_encoder"):
+        config = _config(transformers, encoder_folder, sizes.text_dim)
+    with named("tokenizer"):
+        tokenizer = _tokenizer(transformers, tokenizer_folder, config.vocab_size)
+    with named("text_encoder"):
+        model = _model(transformers, config, encoder_folder, device)
+    encoder = Umt5(tokenizer, model, sizes.text_len, device)
+    with named("tokenizer"):
+        _try_out(encoder)
+    return encoder
 
 
 def _transformers() -> Any:
@@ -131,38 +134,64 @@ def _transformers() -> Any:
         ) from error
 
 
-def _config(transformers: Any, folder: Path) -> Any:
-    try:
-        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        kind = said["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"text_encoder: config.json: wanted an object with model_type in JSON ({type(error).__name__})"
-        ) from error
-    if kind != "umt5":
-        raise CheckpointError(f"text_encoder: config.json: wanted model_type umt5, got {kind!r}")
-    try:
-        return transformers.UMT5Config.from_dict(said)
-    except Exception as error:  # transformers has many of its own
-        raise CheckpointError(f"text_encoder: config.json: no sizes of an UMT5 ({type(error).__name__})") from error
+def _config(transformers: Any, folder: Path, text_dim: int) -> Any:
+    said = read_object(folder / "config.json")
+    with named("config.json"):
+        if said.get("model_type") != "umt5":
+            raise CheckpointError(f"model_type: wanted umt5, got {shown(said.get('model_type'))}")
+        for name, kind in RANGES.items():
+            if name in said:
+                kind.check(name, said[name])
+        try:
+            config = transformers.UMT5Config.from_dict(said)
+        except Exception as error:  # transformers has many of its own
+            raise CheckpointError(f"no sizes of an UMT5 ({type(error).__name__})") from error
+        if config.d_model != text_dim:
+            raise CheckpointError(f"d_model: wanted {text_dim}, the transformer's text_dim, got {config.d_model}")
+    return config
 
 
-def _empty(transformers: Any, config: Any) -> Any:
+def _model(transformers: Any, config: Any, folder: Path, device: torch.device) -> Any:
+    """An UMT5EncoderModel with its weights."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     try:
         with torch.device("meta"):
-            return transformers.UMT5EncoderModel(config)
+            model = transformers.UMT5EncoderModel(config)
     except Exception as error:  # as above
-        raise CheckpointError(
-            f"text_encoder: config.json: no UMT5 can be made of it ({type(error).__name__})"
-        ) from error
+        raise CheckpointError(f"config.json: no UMT5 can be made of it ({type(error).__name__})") from error
+    model.encoder.embed_tokens = None  # the same table as `shared`, and not in the files
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    check_text_free(num_parameters * dtype.itemsize, free_bytes(device), device)
+    load_strict(model, folder, device=device, dtype_of=lambda _: dtype)
+    model.encoder.embed_tokens = model.shared
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # other streams will read the weights
+    log.info("text encoder: %.1f M parameters on %s as %s", num_parameters / 1e6, device, dtype)
+    return model
 
 
-def _tokenizer(transformers: Any, folder: Path) -> Any:
-    if not (folder / "tokenizer.json").is_file():  # transformers would make one without words
-        raise CheckpointError("tokenizer: wanted tokenizer.json in this folder, there is none")
+def _tokenizer(transformers: Any, folder: Path, vocab_size: int) -> Any:
+    # Without tokenizer.json transformers would make one without words. To open a named pipe would wait for ever.
+    for file in (folder / "tokenizer.json", *(each for each in folder.glob("*.json"))):
+        check_is_file(file)
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        # No code of the checkpoint's: unless that is said, transformers asks a terminal whether to run it.
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+        largest = max(tokenizer.get_vocab().values())
     except Exception as error:  # as above, and the messages name paths
-        raise CheckpointError(
-            f"tokenizer: tokenizer.json or tokenizer_config.json cannot be read ({type(error).__name__})"
-        ) from error
+        raise CheckpointError(f"tokenizer.json or what is beside it cannot be read ({type(error).__name__})") from error
+    if largest >= vocab_size:
+        raise CheckpointError(f"wanted tokens below {vocab_size}, which the text encoder knows, got {largest}")
+    return tokenizer
+
+
+def _try_out(encoder: Umt5) -> None:
+    """Read the empty text, which every session may begin with: at least its end has to be a token."""
+    try:
+        vectors = encoder.encode("")
+    except Exception as error:  # of transformers and torch
+        raise CheckpointError(f"the empty text cannot be read ({type(error).__name__})") from error
+    if not (len(vectors) and np.isfinite(vectors).all()):
+        raise CheckpointError(f"the empty text became {len(vectors)} tokens; wanted 1 or more, of finite numbers")

@@ -11,7 +11,6 @@ here, so that the memory always has the same shapes. diffusers is imported only 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,12 +18,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from worldmodel.checkpoint import CheckpointError
+from worldmodel.checkpoint_files import CheckpointError, Range, named, shown
 from worldmodel.codec import Codec, Memory
 from worldmodel.config import SPATIAL_STRIDE, TIME_STRIDE
 
 NUM_STAGES = 4  # each but the last halves the picture's sides
 KEPT_FRAMES = 2  # of every causal convolution: its kernel is three frames long
+# What config.json may say of its size: each makes torch work or allocate.
+WIDTH = Range(1, 1 << 12)
+RANGES = {
+    "base_dim": WIDTH,
+    "decoder_base_dim": WIDTH,
+    "z_dim": Range(1, 256),
+    "num_res_blocks": Range(1, 16),
+    "in_channels": Range(3, 3),
+    "out_channels": Range(3, 3),
+}
+MULTIPLE = Range(1, 64)  # each of dim_mult
+STATISTICS = {
+    "latents_mean": Range(-1e3, 1e3, is_whole=False),
+    "latents_std": Range(1e-3, 1e3, is_whole=False),
+}
 # What makes it Wan 2.1's VAE; 2.2's has another form, 16x smaller in space.
 FORM = {
     "is_residual": False,
@@ -139,25 +153,36 @@ def _vae(said: Mapping[str, Any]) -> Any:
         raise CheckpointError(
             "wanted the Python package diffusers, which has Wan's VAE; it is not installed"
         ) from error
-    name = said.get("_class_name", "AutoencoderKLWan")
-    if name != "AutoencoderKLWan":
-        raise CheckpointError(f"config.json: wanted the class AutoencoderKLWan, got {name}")
-    try:
-        vae = AutoencoderKLWan.from_config({key: value for key, value in said.items() if not key.startswith("_")})
-    except Exception as error:  # diffusers and torch have many, as the numbers are wrong
-        raise CheckpointError(f"config.json: no VAE can be made of it ({error})") from error
-    for key, wanted in FORM.items():
-        if vae.config[key] != wanted:
-            raise CheckpointError(f"config.json: {key}: wanted {wanted}, as in Wan 2.1, got {vae.config[key]}")
-    if len(vae.config.dim_mult) != NUM_STAGES:
-        raise CheckpointError(f"config.json: dim_mult: wanted {NUM_STAGES} numbers, got {len(vae.config.dim_mult)}")
-    for key in ("latents_mean", "latents_std"):
-        if len(vae.config[key]) != vae.config.z_dim:
-            raise CheckpointError(f"config.json: {key}: wanted {vae.config.z_dim} numbers, got {len(vae.config[key])}")
-        if not all(_is_number(value) and (value > 0 or key == "latents_mean") for value in vae.config[key]):
-            raise CheckpointError(f"config.json: {key}: wanted numbers, of a deviation more than 0")
+    with named("config.json"):
+        _check_form(said)
+        try:
+            vae = AutoencoderKLWan.from_config({key: value for key, value in said.items() if not key.startswith("_")})
+        except Exception as error:  # diffusers and torch have many, as the numbers are wrong
+            raise CheckpointError(f"no VAE can be made of it ({type(error).__name__}: {error})") from error
+        for key in STATISTICS:
+            if len(vae.config[key]) != vae.config.z_dim:
+                raise CheckpointError(f"{key}: wanted {vae.config.z_dim} numbers, got {len(vae.config[key])}")
     return vae
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _check_form(said: Mapping[str, Any]) -> None:
+    """Before anything is made of it; what it does not say is as published."""
+    if said.get("_class_name", "AutoencoderKLWan") != "AutoencoderKLWan":
+        raise CheckpointError(f"wanted the class AutoencoderKLWan, got {shown(said['_class_name'])}")
+    for key, wanted in FORM.items():
+        if said.get(key, wanted) != wanted:
+            raise CheckpointError(f"{key}: wanted {wanted}, as in Wan 2.1, got {shown(said[key])}")
+    for key, kind in RANGES.items():
+        if said.get(key) is not None:
+            kind.check(key, said[key])
+    multiples = said.get("dim_mult", [1] * NUM_STAGES)
+    if not isinstance(multiples, list | tuple) or len(multiples) != NUM_STAGES:
+        raise CheckpointError(f"dim_mult: wanted {NUM_STAGES} numbers, got {shown(multiples)}")
+    for multiple in multiples:
+        MULTIPLE.check("dim_mult", multiple)
+    for key, kind in STATISTICS.items():
+        values = said.get(key, [1.0])
+        if not isinstance(values, list | tuple):
+            raise CheckpointError(f"{key}: wanted numbers, got {shown(values)}")
+        for value in values:
+            kind.check(key, value)
