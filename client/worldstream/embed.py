@@ -7,6 +7,7 @@ each.
 import html
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from worldstream.checks import Float32, checked_text
+from worldstream.checks import Float32, checked_embeds, checked_text
 from worldstream.errors import InvalidInputError
 
 MAX_TOKENS = 512  # of the published models
@@ -38,11 +39,15 @@ def embed(text: str, checkpoint: Path, max_tokens: int = MAX_TOKENS, device: str
     _check_device(torch, device)
     tokenizer = _tokenizer(transformers, checkpoint)
     model = _encoder(transformers, checkpoint).eval().to(device)
-    tokens = tokenizer(cleaned, max_length=max_tokens, truncation=True, return_tensors="pt")
-    with torch.inference_mode():
-        states = model(tokens.input_ids.to(device), tokens.attention_mask.to(device)).last_hidden_state[0]
+
+    def compute() -> Float32:
+        tokens = tokenizer(cleaned, max_length=max_tokens, truncation=True, return_tensors="pt")
+        with torch.inference_mode():
+            states = model(tokens.input_ids.to(device), tokens.attention_mask.to(device)).last_hidden_state[0]
         vectors: Float32 = states.float().cpu().numpy().astype(np.float32)
-    return vectors
+        return vectors
+
+    return checked_embeds(_read("text_encoder", compute))
 
 
 def clean(text: str) -> str:
@@ -73,21 +78,34 @@ def _tokenizer(transformers: Any, checkpoint: Path) -> Any:
     folder = next((checkpoint / name for name in _TOKENIZERS if (checkpoint / name / "tokenizer.json").is_file()), None)
     if folder is None:
         raise InvalidInputError("checkpoint: wanted a folder that has tokenizer/tokenizer.json, it has none")
-    return _read("tokenizer", lambda: transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True))
+    # No code of the checkpoint's: unless that is said, transformers asks the terminal whether to run it.
+    options = {"local_files_only": True, "trust_remote_code": False}
+    return _read("tokenizer", lambda: transformers.AutoTokenizer.from_pretrained(str(folder), **options))
 
 
 def _encoder(transformers: Any, checkpoint: Path) -> Any:
     folder = checkpoint / "text_encoder"
     if not (folder / "config.json").is_file():
         raise InvalidInputError("checkpoint: wanted a folder that has text_encoder/config.json, it has none")
-    return _read(
-        "text_encoder",
-        lambda: transformers.UMT5EncoderModel.from_pretrained(str(folder), dtype="auto", local_files_only=True),
-    )
+    said = _read("text_encoder", lambda: json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    kind = said.get("model_type") if isinstance(said, dict) else None
+    if kind != "umt5":
+        raise InvalidInputError(f"checkpoint: text_encoder/config.json: wanted model_type umt5, got {kind!r:.60}")
+    options = {"dtype": "auto", "local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+    load = transformers.UMT5EncoderModel.from_pretrained
+    model, keys = _read("text_encoder", lambda: load(str(folder), **options))
+    # transformers would put random numbers in a missing key's place, and only warn.
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if keys.get(what):
+            names = sorted(str(key) for key in keys[what])
+            raise InvalidInputError(
+                f"checkpoint: text_encoder: {len(names)} {what.replace('_', ' ')} ({', '.join(names[:3])})"
+            )
+    return model
 
 
 def _read(name: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception as error:  # transformers has many of its own
-        raise InvalidInputError(f"checkpoint: {name} cannot be read ({type(error).__name__})") from error
+        raise InvalidInputError(f"checkpoint: {name} cannot be used ({type(error).__name__})") from error

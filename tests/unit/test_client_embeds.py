@@ -1,5 +1,7 @@
 """Prompts as vectors: what the client sends, its files, and the commands `embed` and `generate --prompt-embeds`."""
 
+import json
+import shutil
 import sys
 
 import numpy as np
@@ -148,6 +150,54 @@ def test_embed_cuts_at_the_models_text_length(checkpoint):
     assert embed("a street in winter", checkpoint, max_tokens=3).shape == (3, 16)
 
 
+BROKEN = {
+    # transformers put random numbers in their place, and the command wrote vectors of no meaning.
+    "missing": (lambda tensors: tensors.pop("encoder.final_layer_norm.weight"), {}, r"1 missing keys \(encoder\.final"),
+    "fewer layers": (lambda tensors: None, {"num_layers": 1}, r"10 unexpected keys \(encoder\.block\.1\."),
+    "shape": (lambda tensors: tensors.update({"shared.weight": torch.zeros(48, 7)}), {}, "text_encoder cannot be used"),
+    "not finite": (
+        lambda tensors: tensors["encoder.final_layer_norm.weight"].fill_(torch.nan),
+        {},
+        "prompt_embeds: wanted finite numbers",
+    ),
+    "another model": (lambda tensors: None, {"model_type": "t5"}, "wanted model_type umt5, got 't5'"),
+    "no distance": (lambda tensors: None, {"relative_attention_max_distance": 0}, "text_encoder cannot be used"),
+}
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_embed_refuses_an_encoder_that_is_not_whole(tmp_path, checkpoint, name):
+    change, said, wanted = BROKEN[name]
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint, folder)
+    tensors = safetensors.torch.load_file(folder / "text_encoder/model.safetensors")
+    change(tensors)
+    safetensors.torch.save_file(tensors, folder / "text_encoder/model.safetensors", {"format": "pt"})
+    change_json(folder / "text_encoder/config.json", **said)
+    with pytest.raises(InvalidInputError, match=wanted) as refused:
+        embed("a day", folder)
+    assert str(folder) not in str(refused.value)
+
+
+def test_embed_neither_unpickles_nor_asks_whether_to_run_a_checkpoints_code(tmp_path, checkpoint, capsys):
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint, folder)
+    (folder / "text_encoder/model.safetensors").unlink()
+    torch.save(tiny_encoder().state_dict(), folder / "text_encoder/pytorch_model.bin")
+    with pytest.raises(InvalidInputError, match="text_encoder cannot be used"):
+        embed("a day", folder)
+    change_json(
+        folder / "tokenizer/tokenizer_config.json", auto_map={"AutoTokenizer": ["mine.T", None]}, tokenizer_class="T"
+    )
+    with pytest.raises(InvalidInputError, match="tokenizer cannot be used"):
+        embed("a day", folder)
+    assert "Do you wish to run" not in capsys.readouterr().out
+
+
 def test_embed_says_in_one_line_what_is_wrong(checkpoint, tmp_path, monkeypatch):
     def error(*arguments):
         result = RUNNER.invoke(app, ["embed", "day", *map(str, arguments)])
@@ -159,7 +209,7 @@ def test_embed_says_in_one_line_what_is_wrong(checkpoint, tmp_path, monkeypatch)
     assert "wanted a folder that has tokenizer/tokenizer.json" in error("--checkpoint", tmp_path, *output)
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
-    assert "tokenizer cannot be read" in error("--checkpoint", tmp_path, *output)
+    assert "tokenizer cannot be used" in error("--checkpoint", tmp_path, *output)
     assert "torch cannot compute on 'nothing'" in error("--checkpoint", checkpoint, "--device", "nothing", *output)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "wanted the Python package transformers" in error("--checkpoint", checkpoint, *output)
