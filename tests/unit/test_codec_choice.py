@@ -50,7 +50,7 @@ def test_wans_published_file_of_another_width_is_refused_by_its_first_key(tmp_pa
     torch.save({"encoder.conv1.weight": torch.zeros(8, 3, 3, 3, 3)}, tmp_path / "Wan2.1_VAE.pth")
     pytest.importorskip("diffusers")
     file = tmp_path / "Wan2.1_VAE.pth"
-    codec = empty_codec(EMBEDDED, ServingConfig(), "wan", file)
+    codec = empty_codec(EMBEDDED, ServingConfig(), tmp_path)
     wanted = (
         r"^Wan2\.1_VAE\.pth: encoder\.conv_in\.weight: wanted shape \[96, 3, 3, 3, 3\], the file has \[8, 3, 3, 3, 3\]"
     )
@@ -65,7 +65,7 @@ def test_a_deviation_that_cannot_be_divided_by_is_refused(tmp_path, deviation, w
     file = tmp_path / "codec.safetensors"
     save_file({key: value.contiguous() for key, value in codec.state_dict().items()}, file)
     with pytest.raises(CheckpointError, match=rf"^codec\.safetensors: latent_std: .*{wanted}"):
-        fill_codec(empty_codec(TINY, ServingConfig(), "own", file), file, torch.device("cpu"))
+        fill_codec(empty_codec(TINY, ServingConfig(), tmp_path), file, torch.device("cpu"))
 
 
 def test_our_own_codec_can_be_loaded_in_bfloat16(tmp_path):
@@ -79,6 +79,25 @@ def test_our_own_codec_can_be_loaded_in_bfloat16(tmp_path):
     frames = [go(each, each.start(picture())) for each in (world, trained)]
     # Bfloat16 has eight bits, as a pixel has; some ten layers of it.
     assert abs(frames[0].astype(int) - frames[1].astype(int)).mean() < 4
+
+
+def test_a_load_looks_for_the_codec_once(tmp_path, monkeypatch):
+    # It looked again to fill it: what lay there could be another codec by then.
+    made = tiny_world()
+    for name, module in (("transformer", made.transformer), ("codec", made.codec)):
+        save_file(
+            {key: value.contiguous() for key, value in module.state_dict().items()}, tmp_path / f"{name}.safetensors"
+        )
+    looked = []
+
+    def look(folder, choice):
+        looked.append(choice)
+        return find_codec(folder, choice)
+
+    for module in ("loading", "codec_choice"):
+        monkeypatch.setattr(f"worldmodel.{module}.find_codec", look)
+    load_world(TINY, ServingConfig(checkpoint=str(tmp_path)), tmp_path, CPU)
+    assert looked == ["auto"]
 
 
 def test_a_seeded_codec_too():

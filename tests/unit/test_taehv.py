@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 from worldmodel.checkpoint import fill_strict
 from worldmodel.checkpoint_files import CheckpointError
-from worldmodel.codec_choice import empty_codec, fill_codec
+from worldmodel.codec_choice import empty_codec_at, fill_codec
 from worldmodel.config import LINGBOT_WORLD_FAST
 from worldmodel.published import find_codec
 from worldmodel.serving import ServingConfig
@@ -147,7 +147,7 @@ def test_the_memory_weighs_what_is_announced(codec):
 
 def loaded(folder, **serving):
     kind, place = find_codec(folder, "taehv")
-    codec = empty_codec(LINGBOT_WORLD_FAST, ServingConfig(**serving), kind, place)
+    codec = empty_codec_at(LINGBOT_WORLD_FAST, ServingConfig(**serving), kind, place)
     fill_codec(codec, place, CPU)
     return codec.place(CPU)
 

@@ -12,7 +12,7 @@ from worldmodel.checkpoint_files import CheckpointError, named
 from worldmodel.codec import Codec, StreamingCodec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
-from worldmodel.published import vae_config
+from worldmodel.published import find_codec, vae_config
 from worldmodel.published_names import vae_name
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.taehv_codec import FIRST_GROW, TaehvCodec
@@ -39,8 +39,17 @@ def seeded_codec(config: WorldConfig, serving: ServingConfig) -> Codec:
     return codec
 
 
-def empty_codec(config: WorldConfig, serving: ServingConfig, kind: str, place: Path) -> Codec:
-    """That of a checkpoint, without its weights: on "meta".
+def empty_codec(config: WorldConfig, serving: ServingConfig, folder: Path) -> Codec:
+    """That of a checkpoint's folder, without its weights: on "meta".
+
+    Raises:
+        CheckpointError: there is none, or none that this world can have.
+    """
+    return empty_codec_at(config, serving, *find_codec(folder, serving.codec))
+
+
+def empty_codec_at(config: WorldConfig, serving: ServingConfig, kind: str, place: Path) -> Codec:
+    """As `empty_codec`, for one who has looked for it already.
 
     Args:
         kind, place: as `find_codec` found it.

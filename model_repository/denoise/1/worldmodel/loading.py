@@ -13,7 +13,7 @@ import torch
 from worldmodel.acceleration import mount_and_compile, warm_up
 from worldmodel.checkpoint import load_strict
 from worldmodel.checkpoint_files import CheckpointError, named
-from worldmodel.codec_choice import empty_codec, fill_codec, seeded_codec
+from worldmodel.codec_choice import empty_codec_at, fill_codec, seeded_codec
 from worldmodel.config import WorldConfig
 from worldmodel.layers import seed_parameters
 from worldmodel.prompt import NoTextEncoder, TextEncoder
@@ -57,7 +57,7 @@ def load_world(config: WorldConfig, serving: ServingConfig, version_folder: Path
     # First, so that what it takes of the device is no longer counted as free.
     prompts = PromptCache(_text_encoder(config, serving, parts, device), serving.prompt_cache_bytes)
     found = find_codec(folder, serving.codec) if folder else None
-    codec = empty_codec(config, serving, *found) if found else seeded_codec(config, serving)
+    codec = empty_codec_at(config, serving, *found) if found else seeded_codec(config, serving)
     need = need_of(config, serving, dtype, codec)
     check_budget(need, serving)
     check_free(need, free_bytes(device), device)
