@@ -1,12 +1,15 @@
 """Checkpoints in the published layout, written by diffusers, on the real server: its frames are diffusers' own."""
 
 import itertools
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.conftest import running_server
 from tests.server.raw import ask, join, make_request, picture
@@ -61,18 +64,49 @@ def test_a_session_goes_on_past_its_window(loaded: Any) -> None:
     assert all(np.abs(one.astype(int) - two).max() > 0 for one, two in itertools.pairwise(frames))
 
 
-def test_a_damaged_file_makes_the_server_say_which_model_is_not_ready_and_why(folder: Path, tmp_path: Path) -> None:
-    for part in ("transformer", "vae"):
-        (tmp_path / part).mkdir()
-        for file in (folder / part).iterdir():
-            (tmp_path / part / file.name).write_bytes(file.read_bytes())
-    weights = tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
+def write_nan(folder: Path) -> None:
+    file = folder / "transformer" / "camera.safetensors"
+    tensors = load_file(file)
+    tensors["blocks.1.cam_scale_layer.bias"][3] = torch.nan
+    save_file(tensors, file)
+
+
+def cut_off(folder: Path) -> None:
+    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def say_half_a_pair(folder: Path) -> None:
+    (folder / "transformer" / "config.json").write_text('{"num_layers": "\\ud800"}', encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (
+            cut_off,
+            "vae: diffusion_pytorch_model.safetensors: cannot be read as safetensors, it is damaged or not whole",
+        ),
+        (
+            write_nan,
+            "transformer: blocks.1.cam_scale_layer.bias: wanted numbers that are finite in torch.float32, "
+            "camera.safetensors has others",
+        ),
+        (say_half_a_pair, "transformer: config.json: num_layers: wanted a whole number from 1 to 1000, got "),
+    ],
+)
+def test_what_does_not_fit_makes_the_server_say_which_model_is_not_ready_and_why(
+    folder: Path, tmp_path: Path, change: Callable[[Path], None], wanted: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "checkpoint")
+    change(tmp_path / "checkpoint")
 
     log = tmp_path / "server.log"
     with pytest.raises(RuntimeError, match="the server ended while it started"):
-        running_server(log, overrides=settings(tmp_path)).__enter__()
+        running_server(log, overrides=settings(tmp_path / "checkpoint")).__enter__()
 
     said = log.read_text(encoding="utf-8")
     assert "failed to load 'denoise' version 1" in said
-    assert "vae: diffusion_pytorch_model.safetensors: cannot be read as safetensors, it is damaged or not whole" in said
+    last_line = said.splitlines()[-1]  # what an operator sees
+    assert wanted in last_line
+    assert str(tmp_path) not in last_line
