@@ -55,7 +55,8 @@ NO_PROMPT_SHARE = 0.1
 GAP_SHARE = 0.4  # of the steps show a session's sink and then a later part, as a full window does
 LONGEST_JUMP = 240  # latent frames by which that part is said to be later still
 OWN_PAST_FROM = 0.3  # of the budget: later, and long walks drift while single chunks get better; from there on ...
-OWN_PAST_SHARE = 0.5  # ... so many steps show the past as the model itself would have made it
+OWN_PAST_SHARE = 0.8  # ... so many steps show the past as the model itself would have made it, ...
+OWN_PAST_DEPTH = 3  # ... each chunk of it from up to so many chunks that it made before
 CHECK_CLIPS = 4
 CHECK_CHUNKS = 8
 
@@ -208,10 +209,11 @@ class WorldTrainer:
                 return teacher_velocity(self.transformer, self.config, None, *inputs).float()
 
         past, learnt = latents, list(frames.learnt)
-        if has_own_past:
+        for _ in range(int(rng.integers(OWN_PAST_DEPTH)) + 1 if has_own_past else 0):
+            # Each round is one chunk deeper: a chunk made from chunks that the model made.
             noise = torch.randn_like(latents)
             with torch.no_grad():
-                own = noise - velocity(latents, noise, torch.ones(len(batch), NUM_LATENT_FRAMES, device=device))
+                own = noise - velocity(past, noise, torch.ones(len(batch), NUM_LATENT_FRAMES, device=device))
             past = latents.clone()
             past[:, :, learnt] = own[:, :, learnt]
         sigmas = self._draw_sigmas(len(batch), rng).to(device)
