@@ -12,7 +12,7 @@ from common import ROOT
 from numpy.typing import NDArray
 from PIL import Image
 
-# At the front: the benchmark's own file has the package's name.
+# At the front: a script beside this file has the package's name.
 sys.path.insert(0, str(ROOT / "model_repository" / "preprocess" / "1"))
 from ingest import Limits, read_images
 

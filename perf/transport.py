@@ -19,6 +19,7 @@ import gzip
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,9 +85,10 @@ def moving_frames(size: tuple[int, int]) -> Pixels:
 def compare_builds(frames: Pixels, num_rounds: int) -> dict[str, Any]:
     """Making a chunk's payloads, all ways in turn."""
     encoder = Encoder()
-    builds = {name: lambda way=way: build(frames, way, encoder) for name, way in WAYS.items()}
+    builds = {name: partial(build, frames, way, encoder) for name, way in WAYS.items()}
     timings = interleave({name: Arm(run) for name, run in builds.items()}, num_rounds)
-    return {name: {**timings[name].summary(), "bytes": sum(map(len, run()))} for name, run in builds.items()}
+    num_bytes = {name: sum(len(payload) for payload in run()) for name, run in builds.items()}
+    return {name: {**timings[name].summary(), "bytes": num_bytes[name]} for name in builds}
 
 
 def build(frames: Pixels, way: Way, encoder: Encoder) -> list[bytes]:

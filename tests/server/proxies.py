@@ -97,8 +97,7 @@ def running_proxy(
         )
     try:
         _wait_until_it_listens(process, ports["grpc"], log)
-        addresses = (f"127.0.0.1:{ports[service]}" for service in ("grpc", "http"))
-        yield Proxy(*addresses, folder, config)
+        yield Proxy(f"127.0.0.1:{ports['grpc']}", f"127.0.0.1:{ports['http']}", folder, config)
     finally:
         process.terminate()
         process.wait(timeout=20)

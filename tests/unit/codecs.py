@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -22,7 +24,8 @@ def decoded(codec, clip, sizes):
 def assert_interleaved_sessions_equal_each_alone(codec):
     """Two clips decoded in turn, piece by piece, against each of them by itself, bit by bit."""
     alone = [decoded(codec, latents(seed), [3, 3, 1]) for seed in (1, 2)]
-    memories, parts = [None, None], [[], []]
+    memories: list[Any] = [None, None]
+    parts: list[list[torch.Tensor]] = [[], []]
     for chunk in range(3):
         for session in range(2):
             piece = latents(session + 1).split([3, 3, 1], dim=1)[chunk]
