@@ -71,16 +71,23 @@ setup: ## make .venv with all packages (again only when their list has changed)
 	$(PIP) --no-deps '$(PYTRITON_SPEC)' >&2
 	$(SETUP_KEY) > .venv/setup-key
 
-# Said before minutes of setup and start.
+# Said before minutes of setup and start, in the words of the command line.
 demo-wishes:
-	@if [ ! -f "$$PICTURE" ]; then
-		echo "make demo: there is no picture $$PICTURE; name one with PICTURE=FILE" >&2
-		exit 1
+	@refuse() { echo "make demo: $$1" >&2; exit 1; }
+	[ -f "$$PICTURE" ] || refuse "there is no picture $$PICTURE; name one with PICTURE=FILE"
+	if [ -n "$$POSES" ] && [ -n "$$ACTIONS" ]; then refuse 'POSES, ACTIONS: one of them steers, both came'; fi
+	no_keys=$$(printf %s "$$ACTIONS" | tr -d '[:space:].,[]wasdijkl')
+	[ -z "$$no_keys" ] ||
+		refuse "ACTIONS: '$${no_keys:0:1}' is no key; w a s d move, i j k l look, . stands still"
+	if [ -n "$$POSES" ] && [ ! -f "$$POSES" ] && [[ ! "$$POSES" =~ ^(walk|pan|orbit|stand)$$ ]]; then
+		refuse "POSES: wanted walk, pan, orbit, stand or a .npy file, got $$POSES"
 	fi
-	if [ -n "$$POSES" ] && [ -n "$$ACTIONS" ]; then
-		echo 'make demo: POSES, ACTIONS: one of them steers, both came' >&2
-		exit 1
-	fi
+	is_integer='^-?[0-9]+$$'
+	for name in STEPS CHUNKS; do
+		[[ -z "$${!name}" || "$${!name}" =~ $$is_integer ]] || refuse "$$name: wanted an integer, got $${!name}"
+	done
+	[ -z "$$STEPS" ] || { [ "$$STEPS" -ge 1 ] && [ "$$STEPS" -le 50 ]; } || refuse "STEPS: wanted 1 to 50, got $$STEPS"
+	[ -z "$$CHUNKS" ] || [ "$$CHUNKS" -ge 1 ] || refuse "CHUNKS: wanted 1 or more, got $$CHUNKS"
 
 demo: demo-wishes setup ## stream a walk into PICTURE as demo/world.mp4 and demo/contact_sheet.png
 	@mkdir -p demo

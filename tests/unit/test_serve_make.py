@@ -50,6 +50,32 @@ def test_the_demo_refuses_poses_with_actions_before_it_sets_anything_up(checkout
     assert calls(checkout) == []
 
 
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ("PICTURE=nowhere.png", "there is no picture nowhere.png; name one with PICTURE=FILE"),
+        ("ACTIONS=ww[wx]", "ACTIONS: 'x' is no key; w a s d move, i j k l look, . stands still"),
+        ("POSES=nowhere.npy", "POSES: wanted walk, pan, orbit, stand or a .npy file, got nowhere.npy"),
+        ("STEPS=many", "STEPS: wanted an integer, got many"),
+        ("STEPS=51", "STEPS: wanted 1 to 50, got 51"),
+        ("STEPS=0", "STEPS: wanted 1 to 50, got 0"),
+        ("CHUNKS=0", "CHUNKS: wanted 1 or more, got 0"),
+    ],
+)
+def test_the_demo_refuses_what_cannot_be_before_it_sets_anything_up(checkout: Path, wish: str, words: str) -> None:
+    result = make(checkout, "demo", "PICTURE=start.png", wish)
+
+    assert result.returncode != 0
+    assert result.stderr.startswith(f"make demo: {words}\n")
+    assert calls(checkout) == []
+
+
+@pytest.mark.parametrize("wish", ["ACTIONS=w[wl], .ijkl", "POSES=orbit", "POSES=start.png", "STEPS=50", "CHUNKS=12"])
+def test_the_demo_goes_on_with_what_can_be(checkout: Path, wish: str) -> None:
+    assert make(checkout, "demo", "PICTURE=start.png", wish).returncode == 0
+    assert "serve.py" in calls(checkout)[-1]
+
+
 def test_the_demo_keeps_the_servers_log_in_a_file(checkout: Path) -> None:
     result = make(checkout, "demo", "PICTURE=start.png", "ACTIONS=www")
 
