@@ -1,8 +1,8 @@
 """Threads, fair turns, cancel, emitting. Knows no tensors' meaning and nothing of Triton.
 
 One compute thread owns the device: it makes the world and computes every chunk. It turns from session to session, one
-chunk each. `submit` only asks for admission and queues; the prompt reader turns texts into vectors, the emitter
-answers, the reporter tells the metrics.
+chunk each; what a turn gives is `answering`'s. `submit` only asks for admission and queues; the prompt reader turns
+texts into vectors, the emitter answers, the reporter tells the metrics.
 
 Before the last answer to a request goes out, the table and the metrics say that the request is done: a client that has
 its answer can start the same id again, and finds the gauges as they should be.
@@ -19,17 +19,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from worldmodel.admission import Admission
-from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Frames, Nothing, Receipt, Reply
+from worldmodel.answering import Answering
+from worldmodel.emitter import Answer, Delivery, Emitter, Failure, Receipt, Reply
 from worldmodel.errors import (
     CancelledError,
     InvalidInputError,
     SessionNotFoundError,
     UnavailableError,
     WorldError,
-    internal_error,
 )
 from worldmodel.metrics import ChunkTimes, Stats
 from worldmodel.prompt_reader import PromptReader
@@ -38,8 +37,8 @@ from worldmodel.reporter import Reporter
 from worldmodel.request import Request
 from worldmodel.saver import Saver, Saving
 from worldmodel.serving import ServingConfig
-from worldmodel.session import Entry, Session, SessionId
-from worldmodel.snapshot import check, restore, take
+from worldmodel.session import Entry, SessionId
+from worldmodel.snapshot import check
 from worldmodel.world import World
 
 log = logging.getLogger("worldstream")
@@ -79,9 +78,6 @@ class Engine:
         self._table, self._queues = self._admission.table, self._admission.queues
         self._is_closing = False
         self._has_failed = False
-        self._num_chunks = 0
-        self._num_frames = 0
-        self._num_saved = self._num_restored = 0
         self._ready: queue.Queue[World | BaseException] = queue.Queue()
         self._reporter = Reporter(on_change, on_chunk, on_error)
         self._emitter = Emitter(serving.response_bytes, self._reporter)
@@ -100,7 +96,6 @@ class Engine:
         if isinstance(made, BaseException):
             raise made
         self._session_bytes = {size: made.session_bytes(size) for size in (None, *made.config.sizes)}
-        self._usual_size = made.config.sizes[0]
         self._reporter.start()
         self._emitter.start(made.streams)
         self._prompt_reader.start(made.prompts)
@@ -157,13 +152,9 @@ class Engine:
         return UnavailableError(f"engine: {reason}")
 
     def _receipt(self, session: SessionId, job: Job) -> Receipt:
-        frame_px = self._frame_px(self._table.entries[session], job.request)
+        frame_px = self._answering.frame_px(self._table.entries[session], job.request)
         num_ahead = self._queues.num_waiting_of(session)
         return Receipt(job.delivery, frame_px, job.first_chunk, num_ahead, job.request.event_id)
-
-    def _frame_px(self, entry: Entry, request: Request) -> tuple[int, int]:
-        """Height and width of the session's frames, also where it is still to be made."""
-        return (request.size or self._usual_size) if entry.session is None else entry.session.config.sizes[0]
 
     def _answer_dropped(self, job: Job) -> None:
         cancelled = CancelledError("request: cancelled by the client; the session is as it was before it")
@@ -172,6 +163,7 @@ class Engine:
     def _run_compute(self) -> None:
         try:
             self._world = self._make_world()
+            self._answering = Answering(self._world, self._poll)
         except BaseException as error:
             self._ready.put(error)
             return
@@ -191,7 +183,7 @@ class Engine:
         if turn is None:
             return False
         session, job = turn
-        answer, is_done = self._serve(self._table.entries[session], job)
+        answer, is_done = self._answering.answer(self._table.entries[session], job)
         with self._changed:
             others = self._after_turn(session, job, answer, is_done)
         self._reporter.note(self.stats())  # before the answers: a last one brings the page up to date
@@ -236,75 +228,6 @@ class Engine:
         """How long to sleep if nothing happens; no session has a turn that is due."""
         return min([SWEEP_S, *(self._due_s(session) - now_s for session in self._queues.turns)])
 
-    def _serve(self, entry: Entry, job: Job) -> tuple[Answer | Saving, bool]:
-        """Compute one chunk of a request, or find another answer; and whether the request is done with."""
-        began = time.monotonic()
-        try:
-            if job.request.is_bare_end:
-                return self._nothing(entry, job), True
-            self._poll(entry, job)
-            if job.error is not None:
-                raise job.error
-            if entry.session is None:
-                entry.session = self._start_session(job.request)
-                job.request = replace(job.request, picture=None, snapshot=None)  # it has done its part
-            if job.request.is_saving:
-                return self._saving(entry.session, job), True
-            if job.request.num_chunks == 0:  # restored, and no more than that was asked for
-                return self._nothing(entry, job), True
-            return self._serve_chunk(entry.session, entry, job, began)
-        except WorldError as error:
-            # Without its traceback, which would keep the chunk's tensors alive until the answer has gone.
-            return Failure(job.delivery, error.with_traceback(None)), True
-        except Exception:
-            return Failure(job.delivery, internal_error("the chunk failed")), True
-
-    def _serve_chunk(self, session: Session, entry: Entry, job: Job, began_s: float) -> tuple[Frames, bool]:
-        controls = job.request.controls(job.chunks_done, session.config.chunk_latent_frames)
-        chunk = self._world.next_chunk(session, controls, lambda: self._poll(entry, job))
-        job.chunks_done += 1
-        is_done = job.chunks_done == job.request.num_chunks
-        frames = Frames(
-            job.delivery,
-            chunk.decoding,
-            first_frame=session.next_frame,
-            chunk_index=session.chunk_index,
-            event_id=job.request.event_id,
-            queued_ms=1e3 * (began_s - job.waiting_since_s),
-            began_s=began_s,
-            is_last=is_done,
-            opens="nothing" if job.chunks_done > 1 else "session" if job.request.is_start else "request",
-        )
-        session.commit(chunk.staged)
-        if job.request.prompt is not None:
-            job.request = replace(job.request, prompt=None)  # the session has it now
-        if job.request.fps is not None:
-            entry.watched_until_s = began_s + chunk.decoding.num_frames / job.request.fps
-        job.waiting_since_s = time.monotonic()
-        self._num_chunks += 1
-        self._num_frames += chunk.decoding.num_frames
-        return frames, is_done
-
-    def _saving(self, session: Session, job: Job) -> Saving:
-        taken = take(session, self._world)
-        self._num_saved += 1
-        return Saving(job.delivery, taken, session.config.sizes[0], session.chunk_index, job.request.event_id)
-
-    def _nothing(self, entry: Entry, job: Job) -> Nothing:
-        chunk_index = 0 if entry.session is None else entry.session.chunk_index
-        return Nothing(job.delivery, self._frame_px(entry, job.request), chunk_index, job.request.event_id)
-
-    def _start_session(self, request: Request) -> Session:
-        if request.snapshot is not None:
-            session = restore(request.snapshot, self._world)
-            self._num_restored += 1
-            return session
-        assert request.picture is not None
-        assert request.prompt is not None, "it has been read"
-        return self._world.start(
-            request.picture, request.prompt, request.seed, request.translation_scale, request.fit, request.size
-        )
-
     def _poll(self, entry: Entry, job: Job) -> None:
         """Before each pass: note the numbers of now, and give the request up if nobody wants it any more."""
         self._reporter.note(self.stats())
@@ -335,7 +258,10 @@ class Engine:
         jobs = self._queues.clear(entry.id)
         gone = SessionNotFoundError("sequence_id: the session was ended, or its start failed, before this request ran")
         # What a bare end asks for has come true.
-        return [self._nothing(entry, job) if job.request.is_bare_end else Failure(job.delivery, gone) for job in jobs]
+        return [
+            self._answering.nothing(entry, job) if job.request.is_bare_end else Failure(job.delivery, gone)
+            for job in jobs
+        ]
 
     def _refuse_all(self) -> None:
         with self._changed:
@@ -353,8 +279,8 @@ class Engine:
             num_sessions, session_bytes = len(self._table.entries), self._table.num_bytes
         computed, skipped = self._world.block_runs()
         return Stats(
-            chunks=self._num_chunks,
-            frames=self._num_frames,
+            chunks=self._answering.num_chunks,
+            frames=self._answering.num_frames,
             denoising_steps=counters.denoising_steps,
             conditioner_misses=counters.conditioner_misses,
             conditioner_hits=counters.conditioner_hits,
@@ -366,8 +292,8 @@ class Engine:
             picture_cache_hits=counters.picture_cache_hits,
             prompts_encoded=self._world.prompts.num_encoded,
             prompt_cache_hits=self._world.prompts.num_hits,
-            sessions_saved=self._num_saved,
-            sessions_restored=self._num_restored,
+            sessions_saved=self._answering.num_saved,
+            sessions_restored=self._answering.num_restored,
             active_sessions=num_sessions,
             session_bytes=session_bytes,
             queued_requests=num_waiting,
