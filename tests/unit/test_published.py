@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from worldmodel.checkpoint import load_strict
 from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.conditioner import condition_chunk
-from worldmodel.config import EMBEDDED
+from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST
 from worldmodel.published import CODEC_FILES, checkpoint_config, find_parts
 from worldmodel.published_names import original_name
 from worldmodel.sampler import predict
@@ -222,6 +222,18 @@ def test_our_own_checkpoints_bring_their_words(tmp_path):
     assert checkpoint_config(EMBEDDED, tmp_path) == EMBEDDED
     (tmp_path / "training.json").write_text('{"vocabulary": ["day", "night"]}')
     assert checkpoint_config(EMBEDDED, tmp_path).vocabulary == ("day", "night")
+
+
+def test_published_files_are_not_taken_for_a_world_of_ours(tmp_path):
+    # Its frames came, at another size and by another schedule, and nothing said so.
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer" / "config.json").write_text('{"dim": 96, "num_heads": 4}')
+    save_file({"x": torch.zeros(1)}, tmp_path / "transformer" / "model.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"configuration=embedded .+: name lingbot_world_fast or lingbot_world_v2"
+    ):
+        checkpoint_config(EMBEDDED, tmp_path)
+    assert checkpoint_config(LINGBOT_WORLD_FAST, tmp_path).transformer.dim == 96
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

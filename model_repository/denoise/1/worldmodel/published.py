@@ -12,7 +12,7 @@ from typing import Any
 
 from worldmodel.checkpoint import INDEX
 from worldmodel.checkpoint_files import CheckpointError, Range, looking, named, read_object, shown
-from worldmodel.config import MASK_CHANNELS, WorldConfig
+from worldmodel.config import EMBEDDED, MASK_CHANNELS, WorldConfig
 
 OWN_TRANSFORMER = "transformer.safetensors"  # what `make train` writes, beside the codec and training.json
 TRANSFORMER_FOLDERS = ("transformer", "transformers", ".")  # diffusers, v2, v1
@@ -150,12 +150,18 @@ def checkpoint_config(preset: WorldConfig, folder: Path) -> WorldConfig:
     """The preset with everything that the checkpoint's own JSON files say of it.
 
     Raises:
-        CheckpointError: as `find_parts`; a file is no JSON, or says what cannot be served.
+        CheckpointError: as `find_parts`; a file is no JSON, or says what cannot be served; a published model's files
+            under the configuration of a world of ours, whose picture size and schedule are others.
     """
     parts = find_parts(folder)
     if parts.is_own:
         said = _read(parts.config)
         return preset.replace(vocabulary=_words(said.get("vocabulary", list(preset.vocabulary))))
+    if preset.name == EMBEDDED.name:
+        raise CheckpointError(
+            f"checkpoint: a published model's files, but configuration={preset.name} serves a world of our own: "
+            "name lingbot_world_fast or lingbot_world_v2 (--model-config-name, or the parameter configuration)"
+        )
     with named("transformer"):
         preset = _published_config(preset, _read(parts.config))
     with named("scheduler"):
