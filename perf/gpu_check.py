@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     save(results, checked)
     print_wanted([], checked)
     print_document("gpu_check", measured_on, results, [], checked)
-    return 0
+    return 0 if all(each.holds for each in checked) else 1
 
 
 if __name__ == "__main__":
