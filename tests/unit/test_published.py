@@ -236,6 +236,13 @@ def test_published_files_are_not_taken_for_a_world_of_ours(tmp_path):
     assert checkpoint_config(LINGBOT_WORLD_FAST, tmp_path).transformer.dim == 96
 
 
+def test_a_clone_without_its_large_files_is_told_so(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0000\nsize 5368709120\n")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* it is a Git LFS pointer: fetch the file itself"):
+        load_strict(torch.nn.Linear(1, 1), file)
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="parameter checkpoint: there is no folder 'nowhere' where it points to"):
         checkpoint_config(EMBEDDED, tmp_path / "nowhere")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from worldmodel.checkpoint_files import CheckpointError, check_is_file, read_obj
 log = logging.getLogger("worldstream")
 
 INDEX = "*.safetensors.index.json"
+LFS_MARK = b"version https://git-lfs.github.com/spec/"
 FLOATS = ("F64", "F32", "F16", "BF16")
 MAPPED_BYTES = 256 << 20  # a file is opened anew after so much of it: what was read of it is unmapped then
 REPORT_EVERY_S = 10.0
@@ -200,10 +201,19 @@ def _opened(file: Path, device: torch.device) -> Iterator[Any]:
         opened: Any = safe_open(file, framework="pt", device=str(device))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{file.name}: cannot be read as safetensors, it is damaged or not whole ({type(error).__name__})"
+            f"{file.name}: cannot be read as safetensors, it is {_damage(file)} ({type(error).__name__})"
         ) from error
     with opened:
         yield opened
+
+
+def _damage(file: Path) -> str:
+    """What is wrong with a file that cannot be opened."""
+    with suppress(OSError), file.open("rb") as opened:
+        # What a clone without Git LFS leaves in place of a large file.
+        if opened.read(len(LFS_MARK)) == LFS_MARK:
+            return "a Git LFS pointer: fetch the file itself (git lfs pull)"
+    return "damaged or not whole"
 
 
 def _files(source: Path, passing_over: Collection[str]) -> list[tuple[Path, set[str] | None]]:
