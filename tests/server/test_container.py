@@ -97,7 +97,7 @@ def test_a_size_that_is_no_number_is_refused_and_not_passed_over(image: Path, si
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--drain-s=long"], "argument --drain-s: invalid float value: 'long'"),
+        (["--drain-s=long"], "argument --drain-s: wanted seconds, 0 or more, got 'long'"),
         (["--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["--model-config-name=none"], "--model-config-name: no model has a configuration 'none'"),
         (["--api-key-file=/nowhere"], "--api-key-file: cannot be read (FileNotFoundError)"),
