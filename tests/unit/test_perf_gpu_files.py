@@ -95,7 +95,7 @@ def test_a_load_that_nobody_waits_for_ends():
 
 def test_where_the_host_held_more_while_it_loaded_is_told():
     def load():
-        held = bytearray(64 << 20)
+        held = bytearray(512 << 20)  # much more than a process that has run other tests gives back meanwhile
         held[::4096] = b"x" * len(held[::4096])
         time.sleep(0.2)
         raise RuntimeError("no world came of it")
@@ -103,7 +103,7 @@ def test_where_the_host_held_more_while_it_loaded_is_told():
     watch = gpu_loads.LoadWatch()
     with pytest.raises(RuntimeError, match="no world"), watch:
         watch.loading(load)
-    assert 60 << 20 < watch.host_growth_bytes < 80 << 20
+    assert 400 << 20 < watch.host_growth_bytes < 600 << 20
     assert watch.loaded_s == watch.ready_s > 0.2
 
 
