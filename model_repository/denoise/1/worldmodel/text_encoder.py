@@ -172,7 +172,7 @@ def _model(transformers: Any, config: Any, folder: Path, device: torch.device) -
 
 def _tokenizer(transformers: Any, folder: Path, vocab_size: int) -> Any:
     # Without tokenizer.json transformers would make one without words. To open a named pipe would wait for ever.
-    for file in (folder / "tokenizer.json", *(each for each in folder.glob("*.json"))):
+    for file in (folder / "tokenizer.json", *folder.glob("*.json")):
         check_is_file(file)
     try:
         # No code of the checkpoint's: unless that is said, transformers asks a terminal whether to run it.
