@@ -24,7 +24,7 @@ from common import ROOT
 sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
 
 # isort: split
-from worldmodel.config import PATCH, RAY_CHANNELS, SPATIAL_STRIDE, WorldConfig
+from worldmodel.config import PATCH, SPATIAL_STRIDE, WorldConfig
 
 FLOAT_BYTES = 4
 KINDS = ("linear", "attention", "convolution")
@@ -74,7 +74,7 @@ def chunk_operations(config: WorldConfig, num_steps: int, visible_tokens: int) -
 def condition_operations(config: WorldConfig) -> list[Operation]:
     """The camera's embedding, and each layer's scale and shift: two injector layers, and one layer each."""
     dim, tokens = config.transformer.dim, tokens_of(config)
-    ray_channels = RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2
+    ray_channels = config.transformer.camera_channels * PATCH**2
     return [
         linear(tokens, ray_channels, dim),
         linear(tokens, dim, dim, times=2),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from worldmodel import camera as cam
 from worldmodel.clip_poses import published_relative_poses
-from worldmodel.config import EMBEDDED
+from worldmodel.config import EMBEDDED, LINGBOT_WORLD_FAST
 from worldmodel.errors import InvalidInputError
 
 
@@ -57,6 +57,44 @@ def test_rays_carry_the_step_as_origin_and_turn_with_the_camera():
     moved = pose(x=1, y=2, z=3, yaw_deg=90)
     rays = cam.ray_map(moved[None], np.array([[4.0, 4.0, 0.5, 0.5]]), 1, 1)
     np.testing.assert_allclose(rays[0, 0, 0], [1, 2, 3, 1, 0, 0], atol=1e-6)
+
+
+def test_cameras_are_told_in_the_one_before_and_where_it_is_wanted_in_the_first_one():
+    config = EMBEDDED.replace(start_ray_scale=2.0)
+    path = np.stack([pose(), pose(z=1), pose(z=1, yaw_deg=90), pose(x=1, z=1, yaw_deg=90)])
+    views = cam.Views(cam.relative_to_previous(path, path[0]), path, np.tile(start().intrinsics, (4, 1)))
+    told = cam.camera_input(views, config)
+    alone = cam.camera_input(views, config.replace(transformer=LINGBOT_WORLD_FAST.transformer))
+
+    rays = told.reshape(2, 6, 64, 4, 12, 20)
+    assert alone.shape == (384, 4, 12, 20)
+    np.testing.assert_array_equal(told[:384], alone)
+    assert rays[:, :3, 0, :, 0, 0].round(6).tolist() == [
+        [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]],  # a step ahead each time, seen from the camera that takes it
+        [[0, 0, 0, 0.5], [0, 0, 0, 0], [0, 0.5, 0.5, 0.5]],  # halved by the scale
+    ]
+    turned = rays[1, 3:, :, 2]  # x is what was ahead
+    np.testing.assert_allclose(turned, np.stack([rays[1, 5, :, 0], rays[1, 4, :, 0], -rays[1, 3, :, 0]]), atol=1e-6)
+
+
+def test_what_is_far_from_the_first_camera_is_told_as_far_as_any_walk_led():
+    told = cam.nearby(np.stack([pose(x=3, z=4), pose(x=300, z=400)]), scale=5.0)
+    np.testing.assert_allclose(told[:, :3, 3], [[0.6, 0, 0.8], [1.8, 0, 2.4]])
+
+
+def test_the_first_camera_is_known_whatever_has_steered():
+    state = start(0.5)
+    relative, after = cam.follow_actions(state, ["", "w", "l"], EMBEDDED, is_first=True)
+    relative, after = cam.to_model_units(relative, after, EMBEDDED, None)
+    placed = cam.from_start(state, relative, EMBEDDED)
+    np.testing.assert_allclose(placed[:, 2, 3], [0, 1, 1])
+
+    then, end = cam.follow_poses(after, np.stack([pose(), pose(z=2)]), is_first=False)
+    then, end = cam.to_model_units(then, end, EMBEDDED, None)
+    placed = cam.from_start(after, then, EMBEDDED)
+    scaled = end.cam_to_origin.copy()
+    scaled[:3, 3] /= 0.5
+    np.testing.assert_allclose(placed[-1], scaled, atol=1e-12)
 
 
 def test_camera_channels_are_ordered_ray_channel_then_row_then_column():

@@ -56,19 +56,11 @@ def test_walks_stay_clear_of_everything(style):
         assert all(is_free(stance.x, stance.z) for stance in walk)
 
 
-def test_walks_through_doors_do_change_rooms():
-    walks = [sample_walk(np.random.default_rng(number), 24, "doorway") for number in range(30)]
-
-    rooms = [{(s.z > 4.65, s.z > 4.65 and s.x > 0) for s in walk} for walk in walks]
-
-    assert np.mean([len(seen) > 1 for seen in rooms]) > 0.5
-
-
 def test_the_middle_of_things_is_not_free():
     assert not is_free(0, 0)  # the pedestal
     assert not is_free(-2.7, -2.2)  # a pillar
     assert not is_free(0, 4.65)  # the wall between yard and rooms
-    assert is_free(-2.3, 4.65)  # the door in it
+    assert not is_free(-2.3, 4.65)  # the door in it: rooms are not entered
     assert not is_free(-4.4, 0)  # at the outer wall
 
 

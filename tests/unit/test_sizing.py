@@ -19,7 +19,7 @@ from worldmodel.config import PRESETS, WorldConfig
 from worldmodel.serving import ServingConfig
 from worldmodel.session_size import session_bytes
 from worldmodel.taehv_codec import TaehvCodec
-from worldmodel.transformer import CAMERA_CHANNELS, CausalWorldTransformer
+from worldmodel.transformer import CausalWorldTransformer
 from worldmodel.wan_codec import WanCodec
 from worldmodel.world import Controls
 from worldstream.cli import app
@@ -131,7 +131,7 @@ def test_a_published_world_has_wans_vae_and_umt5_on_its_gpu() -> None:
 @pytest.mark.parametrize("budget_bytes", [0, 8000, 1 << 30])  # no layer, one of three, all
 def test_the_conditioner_takes_what_a_chunk_holds(budget_bytes: int) -> None:
     world = tiny_world()
-    camera = torch.zeros(1, CAMERA_CHANNELS, 3, TINY.latent_height, TINY.latent_width)
+    camera = torch.zeros(1, TINY.transformer.camera_channels, 3, TINY.latent_height, TINY.latent_width)
     with torch.inference_mode():
         held = condition_chunk(world.transformer, world.blocks, camera, budget_bytes)
 

@@ -16,7 +16,8 @@ from worldmodel.world import Controls
 from tests.unit.worlds import TINY, tiny_world
 
 TRAINING = Path(__file__).parents[2] / "model_repository" / "denoise" / "training"
-CONFIG = TINY.replace(translation_scale=0.25)
+TOLD_TWICE = dataclasses.replace(TINY.transformer, has_start_rays=True)  # as the embedded world's cameras are
+CONFIG = TINY.replace(translation_scale=0.25, transformer=TOLD_TWICE)
 sys.path.append(str(TRAINING))  # the scripts there import one another by name
 
 import latents  # noqa: E402
@@ -77,15 +78,14 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
         own = slice(3 * chunk, 3 * chunk + 3)
         controls = Controls(cam_to_world=poses[own])
         served_camera, views = world.steer(served, controls)
-        rays = cam.ray_map(views.relative, views.intrinsics, CONFIG.height_px, CONFIG.width_px)
-        cameras.append(torch.from_numpy(cam.camera_latent(rays)))
+        cameras.append(torch.from_numpy(cam.camera_input(views, CONFIG)))
         conditions.append(served.condition_of_next_chunk()[0])
         served.camera = served_camera
         served.next_latent_frame += 3
 
     # Latents and conditions are kept in half precision.
     torch.testing.assert_close(lesson.condition, torch.cat(conditions, 1), atol=2e-3, rtol=2e-3)
-    torch.testing.assert_close(latents.camera_of(lesson.relative, CONFIG), torch.cat(cameras, 1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(latents.camera_of(lesson, CONFIG), torch.cat(cameras, 1), atol=1e-5, rtol=0)
     whole, _ = world.codec.encode(latents.to_model(frames)[None])
     torch.testing.assert_close(lesson.latents, whole[0].transpose(0, 1), atol=2e-3, rtol=2e-3)
     assert lesson.looks == clip.variants[start : start + 12]
@@ -109,6 +109,7 @@ def test_lessons_with_a_gap_keep_positions_cameras_and_conditions_of_their_sessi
     torch.testing.assert_close(with_gap.latents[:, 3:], without.latents[:, 12:21], rtol=0, atol=0)
     torch.testing.assert_close(with_gap.condition[:, 3:], without.condition[:, 12:21], rtol=0, atol=0)
     np.testing.assert_array_equal(with_gap.relative[3:], without.relative[12:21])
+    np.testing.assert_array_equal(with_gap.from_start[3:], without.from_start[12:21])
 
 
 def test_drawn_frames_are_whole_chunks_behind_an_unbroken_sink():
@@ -119,9 +120,16 @@ def test_drawn_frames_are_whole_chunks_behind_an_unbroken_sink():
         assert frames.shown[3] % 3 == 0
         assert frames.shown[3:] == tuple(range(frames.shown[3], frames.shown[3] + 9))
         assert frames.shown[-1] < 24
-        assert (frames.jump > 0) == (frames.shown[3] > 3) == (3 not in frames.learnt)
+        assert (frames.jump > 0) == (frames.shown[3] > 3)
+        assert frames.learnt == tuple(range(12))
         assert frames.jump >= frames.shown[3] - 3
     assert {frames.shown[3] for frames in drawn} == {3, 6, 9, 12, 15}
+
+
+def test_what_follows_a_gap_is_not_learnt_where_nothing_says_where_the_camera_is():
+    drawn = [train_world.draw_frames(np.random.default_rng(n), TINY, 24) for n in range(200)]
+    assert all((frames.jump > 0) == (3 not in frames.learnt) for frames in drawn)
+    assert all(set(frames.learnt) >= {0, 1, 2, *range(6, 12)} for frames in drawn)
 
 
 @pytest.mark.parametrize("window", [9, 18])
@@ -131,7 +139,7 @@ def test_attention_by_chunks_equals_attention_under_the_mask(window):
     clean, noisy = (torch.randn(2, 16, 12, 4, 6, generator=generator) for _ in range(2))
     inputs = (
         torch.randn(2, 20, 12, 4, 6, generator=generator),
-        torch.randn(2, 384, 12, 4, 6, generator=generator),
+        torch.randn(2, CONFIG.transformer.camera_channels, 12, 4, 6, generator=generator),
         torch.rand(2, 12, generator=generator) * 1000,
         torch.randn(2, 2, 1, 16, generator=generator),
         torch.tensor([[0] * 12, [0] * 6 + [1] * 6]),

@@ -116,13 +116,18 @@ def transformer_bytes(world: WorldSizes) -> int:
     square = dim * dim + dim
     block = 12 * square + 4 * dim + 2 * dim + 2 * dim * world.ffn_dim + world.ffn_dim + dim
     patch = (2 * world.latent_channels + _MASK_CHANNELS) * PATCH**2 * dim + dim
-    camera = _RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2 * dim + dim + 2 * square
+    camera = _camera_values(world) * dim + dim + 2 * square
     text = world.text_dim * dim + dim + square
     head = (dim + 1) * world.latent_channels * PATCH**2
     narrow = world.num_layers * block + patch + camera + text + head
     time = world.freq_dim * dim + dim + square + 6 * square
     wide = time + (6 * world.num_layers + 2) * dim
     return narrow * world.item_bytes + wide * _FLOAT32
+
+
+def _camera_values(world: WorldSizes) -> int:
+    """Numbers that a token is told of its rays."""
+    return (2 if world.has_start_rays else 1) * _RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2
 
 
 def codec_bytes(world: WorldSizes) -> int:
@@ -165,7 +170,7 @@ def activation_bytes(world: WorldSizes) -> int:
     """
     narrow, dim = world.item_bytes, world.dim
     block = 2 * world.ffn_dim * narrow + 6 * dim * narrow + 4 * dim * _FLOAT32
-    camera = 2 * _RAY_CHANNELS * SPATIAL_STRIDE**2 * PATCH**2 * narrow
+    camera = 2 * _camera_values(world) * narrow
     return world.chunk_tokens * max(block, camera) + codec_activation_bytes(world)
 
 

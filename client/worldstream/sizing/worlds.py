@@ -33,6 +33,7 @@ class WorldSizes:
     height_px: int
     width_px: int
     latent_channels: int = 16
+    has_start_rays: bool = False
     decoder_widths: tuple[int, ...] = (128, 64, 32)
     decoder_blocks: tuple[int, ...] = (3, 3, 3)
     encoder_widths: tuple[int, ...] = (32, 64, 96)
@@ -122,6 +123,7 @@ WORLDS: dict[str, WorldSizes] = {
         text_len=8,
         height_px=96,
         width_px=160,
+        has_start_rays=True,
     ),
     "lingbot_world_fast": _LINGBOT_WORLD_FAST,
     "lingbot_world_v2": replace(_LINGBOT_WORLD_FAST, chunk_latent_frames=4, sink_latent_frames=6),

@@ -65,6 +65,7 @@ class Lesson:
     latents: Tensor  # [16, n, h, w]
     condition: Tensor  # [20, n, h, w]
     relative: NDArray[np.float64]  # [n, 4, 4] each latent frame's camera in that of the one before it
+    from_start: NDArray[np.float64]  # [n, 4, 4] and in the session's first one
     looks: tuple[str, ...]  # n names
 
 
@@ -121,6 +122,7 @@ class LessonStore:
             tensors[f"latents{session}"][place][:, index].float(),
             full_condition(tensors["pictures"][place, session].float(), index),
             cam.relative_to_previous(poses, poses[0])[index],
+            (cam.invert_rigid(poses[0]) @ poses)[index],
             tuple(looks[frame] for frame in index),
         )
 
@@ -175,17 +177,29 @@ def full_condition(picture: Tensor, frames: Sequence[int]) -> Tensor:
     return torch.cat([mask, picture[:, index.clamp(max=picture.shape[1] - 1)]])
 
 
-def camera_of(relative: NDArray[np.float64], config: WorldConfig) -> Tensor:
-    """[n, 4, 4], in metres -> [384, n, h, w] float32, as a session computes it.
+def camera_of(lesson: Lesson, config: WorldConfig) -> Tensor:
+    """[camera_channels, n, h, w] float32, as a session computes it from poses in metres.
 
     The rays of a camera that stands still, turned by matrices: a session's own way, pixel by pixel in float64, would
     take a tenth of the training.
     """
-    rotation = torch.from_numpy(relative[:, :3, :3]).float()
-    origin = torch.from_numpy(relative[:, :3, 3] / config.translation_scale).float()
+    told = [_in_model_units(lesson.relative, config)]
+    if config.transformer.has_start_rays:
+        told.append(cam.nearby(_in_model_units(lesson.from_start, config), config.start_ray_scale))
+    return torch.cat([_rays_of(torch.from_numpy(poses).float(), config) for poses in told])
+
+
+def _in_model_units(poses: NDArray[np.float64], config: WorldConfig) -> NDArray[np.float64]:
+    scaled = poses.copy()
+    scaled[:, :3, 3] /= config.translation_scale
+    return scaled
+
+
+def _rays_of(poses: Tensor, config: WorldConfig) -> Tensor:
+    """[n, 4, 4] -> [384, n, h, w]."""
     still = _rays_at_rest(config.height_px, config.width_px, config.horizontal_fov_deg)  # [3, 64, h, w]
-    turned = torch.einsum("tij,jphw->ipthw", rotation, still)  # [3, 64, n, h, w]
-    origins = origin.T[:, None, :, None, None].expand_as(turned)
+    turned = torch.einsum("tij,jphw->ipthw", poses[:, :3, :3], still)  # [3, 64, n, h, w]
+    origins = poses[:, :3, 3].T[:, None, :, None, None].expand_as(turned)
     return torch.cat([origins, turned]).flatten(0, 1)
 
 

@@ -108,7 +108,7 @@ def teacher_velocity(
         clean: [B, 16, P, h, w], the past as the chunks see it.
         noisy: [B, 16, L, h, w].
         condition: [B, 20, L, h, w].
-        camera: [B, 384, L, h, w].
+        camera: [B, camera_channels, L, h, w].
         timesteps: [B, L] of the noisy half; the clean half is at 0, as after a context pass.
         text: [B, P, n, text_dim], P prompts of a session.
         prompt_of_frame: [B, L] int64, which of them a latent frame reads.

@@ -22,6 +22,7 @@ import torch
 from courtyard.dataset import ClipStore, DatasetSpec, cache_folder
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 from workbench import (
     Budget,
     MovingAverage,
@@ -55,8 +56,9 @@ NO_PROMPT_SHARE = 0.1
 GAP_SHARE = 0.4  # of the steps show a session's sink and then a later part, as a full window does
 LONGEST_JUMP = 240  # latent frames by which that part is said to be later still
 OWN_PAST_FROM = 0.3  # of the budget: later, and long walks drift while single chunks get better; from there on ...
-OWN_PAST_SHARE = 0.8  # ... so many steps show the past as the model itself would have made it, ...
-OWN_PAST_DEPTH = 3  # ... each chunk of it from up to so many chunks that it made before
+OWN_PAST_SHARE = 0.6  # ... so many steps show the past as the model itself would have made it, ...
+OWN_PAST_DEPTH = 2  # ... each chunk of it from up to so many chunks that it made before
+RAY_RATE_SHARE = 0.2  # the rays of a patch are nearly alike, so that their weights move the sum together
 CHECK_CLIPS = 4
 CHECK_CHUNKS = 8
 
@@ -79,6 +81,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=4, help="sessions in a step")
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--clips", type=int, help="walks to learn from; default all that are rendered")
+    parser.add_argument("--start-from", type=Path, help="a transformer.safetensors to begin a new run with")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
@@ -96,7 +99,7 @@ class Frames(NamedTuple):
 
     shown: tuple[int, ...]  # NUM_LATENT_FRAMES, by chunks; a gap may lie behind the sink
     jump: int  # by how much what follows the sink is said to be later than it would be without a gap
-    learnt: tuple[int, ...]  # places among them whose chunks count: none can guess what comes right after a gap
+    learnt: tuple[int, ...]  # places among them whose chunks count
 
 
 class WorldTrainer:
@@ -116,6 +119,8 @@ class WorldTrainer:
         self.transformer = CausalWorldTransformer(config.transformer)
         seed_parameters(self.transformer, options.seed)
         self._start_quietly()
+        if options.start_from:
+            self._take_over(load_file(options.start_from))
         self.transformer.to(options.device)
         attend_chunkwise(self.transformer, config, NUM_LATENT_FRAMES)
         self.optimizers = self._new_optimizers()
@@ -133,14 +138,14 @@ class WorldTrainer:
         """AdamW; with Muon, only for what is no matrix inside a block."""
         settings = {"lr": self.options.rate, "weight_decay": 0.01}
         parameters = dict(self.transformer.named_parameters())
-        if self.options.optimizer == "adamw":
-            return Optimizers(torch.optim.AdamW(parameters.values(), betas=(0.9, 0.95), fused=True, **settings))
-        matrices = {name: value for name, value in parameters.items() if "blocks." in name and value.dim() == 2}
-        others = [value for name, value in parameters.items() if name not in matrices]
-        return Optimizers(
-            torch.optim.Muon(matrices.values(), adjust_lr_fn="match_rms_adamw", **settings),
-            torch.optim.AdamW(others, betas=(0.9, 0.95), fused=True, **settings),
-        )
+        rays = [parameters.pop("patch_embedding_wancamctrl.weight")]
+        muon = []
+        if self.options.optimizer == "muon":
+            names = [name for name, value in parameters.items() if "blocks." in name and value.dim() == 2]
+            matrices = [parameters.pop(name) for name in names]
+            muon = [torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **settings)]
+        groups = [{"params": list(parameters.values())}, {"params": rays, "lr": self.options.rate * RAY_RATE_SHARE}]
+        return Optimizers(*muon, torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True, **settings))
 
     def _start_quietly(self) -> None:
         """Begin near the identity: gates, camera modulation and output small, so that learning is smooth."""
@@ -152,6 +157,13 @@ class WorldTrainer:
                     value.mul_(0.1 if kind == "weight" else 0)
                 elif layer == "time_projection.1" and kind == "weight":
                     value.mul_(0.3)
+
+    def _take_over(self, tensors: dict[str, Tensor]) -> None:
+        """Begin with these weights; rays that they were not told of are passed over at first."""
+        name = "patch_embedding_wancamctrl.weight"
+        wanted = self.transformer.get_parameter(name).shape[1]
+        tensors[name] = functional.pad(tensors[name], (0, wanted - tensors[name].shape[1]))
+        self.transformer.load_state_dict(tensors)
 
     def train(self, budget: Budget) -> None:
         """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
@@ -197,7 +209,7 @@ class WorldTrainer:
         device = self.options.device
         latents = torch.stack([lesson.latents for lesson in batch]).to(device)
         condition = torch.stack([lesson.condition for lesson in batch]).to(device)
-        camera = torch.stack([camera_of(lesson.relative, self.config) for lesson in batch]).to(device)
+        camera = torch.stack([camera_of(lesson, self.config) for lesson in batch]).to(device)
         text, prompt_of_frame = (part.to(device) for part in self._prompts(batch, rng))
 
         def velocity(past: Tensor, noisy: Tensor, sigmas: Tensor) -> Tensor:
@@ -275,7 +287,11 @@ class WorldTrainer:
 
 
 def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames: int) -> Frames:
-    """A session's first chunks, or its sink and then later ones: what the window of a long session holds."""
+    """A session's first chunks, or its sink and then later ones: what the window of a long session holds.
+
+    What comes right behind a gap is learnt where cameras are told in the session's first one: the place must be known
+    then. Otherwise nothing says where the camera is.
+    """
     size, sink = config.chunk_latent_frames, config.sink_latent_frames
     rest = NUM_LATENT_FRAMES - sink
     gaps = range(size, num_latent_frames - NUM_LATENT_FRAMES + 1, size)
@@ -284,7 +300,8 @@ def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames
     gap = int(rng.choice(gaps))
     later = int(rng.integers(LONGEST_JUMP)) if rng.random() < 0.5 else 0
     shown = (*range(sink), *range(sink + gap, sink + gap + rest))
-    learnt = (*range(sink), *range(sink + size, NUM_LATENT_FRAMES))
+    untold = 0 if config.transformer.has_start_rays else size
+    learnt = (*range(sink), *range(sink + untold, NUM_LATENT_FRAMES))
     return Frames(shown, gap + later, learnt)
 
 

@@ -10,6 +10,7 @@ intrinsics.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from worldmodel.errors import InvalidInputError
 Array = NDArray[np.float64]
 
 MAX_STEP = 1e3  # model units in one latent frame; beyond, the model's numbers run over
+FARTHEST = 3.0  # as rays tell the distance from a session's first camera: what is farther is told as this far
 LEAST_STEP = 0.01  # of the configured translation scale: less is jitter, and sets no scale
 
 MOVE_KEYS = {"w": (0.0, 1.0), "s": (0.0, -1.0), "d": (1.0, 0.0), "a": (-1.0, 0.0)}  # right, forward
@@ -89,6 +91,7 @@ class Views:
     """What the cameras of some latent frames see by, in the model's units and pixels."""
 
     relative: Array  # [T, 4, 4], each camera in that of the frame before it
+    from_start: Array  # [T, 4, 4], each in the session's first one
     intrinsics: Array  # [T, 4]
 
 
@@ -148,6 +151,28 @@ def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
     stride = SPATIAL_STRIDE
     cells = rays.reshape(frames, height // stride, stride, width // stride, stride, RAY_CHANNELS)
     return cells.transpose(5, 2, 4, 0, 1, 3).reshape(-1, frames, height // stride, width // stride)
+
+
+def camera_input(views: Views, config: WorldConfig) -> NDArray[np.float32]:
+    """What the model reads of some cameras: [camera_channels, T, h, w].
+
+    Their rays in the camera before; where the model wants them, then those in the session's first camera. In that one
+    frame of reference, rays of two latent frames that meet the same thing look alike, however the camera came there.
+    """
+    told = [views.relative]
+    if config.transformer.has_start_rays:
+        told.append(nearby(views.from_start, config.start_ray_scale))
+    size = (config.height_px, config.width_px)
+    return np.concatenate([camera_latent(ray_map(poses, views.intrinsics, *size)) for poses in told])
+
+
+def nearby(from_start: Array, scale: float) -> Array:
+    """Poses [..., 4, 4] in model units, in units of `scale` of them and at most FARTHEST from the origin."""
+    scaled = from_start.copy()
+    scaled[..., :3, 3] /= scale
+    distance = np.linalg.norm(scaled[..., :3, 3], axis=-1, keepdims=True)
+    scaled[..., :3, 3] /= np.maximum(distance / FARTHEST, 1.0)
+    return scaled
 
 
 def follow_poses(state: CameraState, poses: Array, is_first: bool) -> tuple[Array, CameraState]:
@@ -269,6 +294,18 @@ def to_model_units(
             f"{largest_step(scaled):.4g} model units, wanted at most {MAX_STEP:.0f}; is translation_scale right?"
         )
     return scaled, dataclasses.replace(state, scale=scale)
+
+
+def from_start(state: CameraState, relative: Array, config: WorldConfig) -> Array:
+    """Cameras in the session's first one, [T, 4, 4] in model units.
+
+    Args:
+        state: before them, but of the scale that holds now.
+        relative: [T, 4, 4], in model units.
+    """
+    pose = state.cam_to_origin.copy()
+    pose[:3, 3] /= state.scale or config.translation_scale
+    return np.stack(list(itertools.accumulate(relative, np.matmul, initial=pose))[1:])
 
 
 def with_intrinsics(state: CameraState, intrinsics: Array) -> CameraState:

@@ -56,7 +56,7 @@ def condition_chunk(
 
     Args:
         blocks: the transformer's own, taken before anything was mounted on it.
-        camera: [1, 384, T, h, w], the model's dtype.
+        camera: [1, camera_channels, T, h, w], the model's dtype.
         budget_bytes: None holds all layers; 0 holds none, and every pass computes its own.
     """
     tokens = transformer.embed_camera(camera)

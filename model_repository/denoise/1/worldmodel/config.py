@@ -29,6 +29,7 @@ class TransformerConfig:
     latent_channels: int = 16
     eps: float = 1e-6
     rope_theta: float = 10000.0
+    has_start_rays: bool = False  # cameras are also told in the session's first one, not only in the one before
 
     def __post_init__(self) -> None:
         for name in ("dim", "ffn_dim", "num_heads", "num_layers", "freq_dim", "text_dim", "text_len"):
@@ -48,6 +49,11 @@ class TransformerConfig:
     def in_channels(self) -> int:
         """Channels that the transformer reads: noisy latent, first-frame mask, picture latent."""
         return self.latent_channels + MASK_CHANNELS + self.latent_channels
+
+    @property
+    def camera_channels(self) -> int:
+        """Channels of the camera's rays on the latent grid: 384, twice where it is told in two ways."""
+        return RAY_CHANNELS * SPATIAL_STRIDE**2 * (2 if self.has_start_rays else 1)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class WorldConfig:
     flow_from_steps: int = 8  # fewer steps noise anew after each; so many and more follow the flow (Euler)
     translation_scale: float = 1.0  # client units in one model unit
     translation_rule: str = "fixed"  # fixed | first_moving_chunk | clip_max
+    start_ray_scale: float = 16.0  # model units from the session's first camera that its rays tell as one
     horizontal_fov_deg: float = 79.0
     move_per_frame: float = 1.0  # model units in one latent frame of a held key
     yaw_deg_per_frame: float = 6.0
@@ -109,7 +116,8 @@ class WorldConfig:
             raise ValueError(f"{self.name}: timesteps must fall strictly, got {self.timesteps}")
         if not (self.timesteps[-1] > 0 and self.timesteps[0] <= 1000):
             raise ValueError(f"{self.name}: timesteps lie in (0, 1000], got {self.timesteps}")
-        for name in ("shift", "translation_scale", "move_per_frame", "yaw_deg_per_frame", "pitch_deg_per_frame"):
+        positive = ("shift", "translation_scale", "start_ray_scale", "move_per_frame")
+        for name in (*positive, "yaw_deg_per_frame", "pitch_deg_per_frame"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{self.name}: {name} must be positive, got {value}")
@@ -160,7 +168,7 @@ def frames_of_chunk(chunk_latent_frames: int, chunk_index: int) -> int:
 EMBEDDED = WorldConfig(
     name="embedded",
     transformer=TransformerConfig(
-        dim=192, ffn_dim=512, num_heads=3, num_layers=6, freq_dim=256, text_dim=32, text_len=8
+        dim=192, ffn_dim=512, num_heads=3, num_layers=6, freq_dim=256, text_dim=32, text_len=8, has_start_rays=True
     ),
     codec=CodecConfig(),
     height_px=96,

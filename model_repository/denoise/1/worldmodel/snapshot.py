@@ -15,6 +15,7 @@ world takes. `unpack` and `check` may run on any thread, `take` and `restore` ar
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +127,7 @@ def take(session: Session, world: World) -> Taken:
         chunk = past.first_frame // session.config.chunk_latent_frames
         tensors[f"past.{chunk}.latent"] = past.latent.cpu()
         tensors[f"past.{chunk}.relative"] = torch.from_numpy(past.views.relative)
+        tensors[f"past.{chunk}.from_start"] = torch.from_numpy(past.views.from_start)
         tensors[f"past.{chunk}.intrinsics"] = torch.from_numpy(past.views.intrinsics)
     tensors.update({f"camera.{name}": torch.from_numpy(value) for name, value in _camera_arrays(session.camera)})
     document = {
@@ -236,7 +238,7 @@ def restore(snapshot: Snapshot, world: World) -> Session:
         PastChunk(
             chunk * config.chunk_latent_frames,
             tensor(f"past.{chunk}.latent"),
-            Views(array_of(stored[f"past.{chunk}.relative"]), array_of(stored[f"past.{chunk}.intrinsics"])),
+            Views(*(array_of(stored[f"past.{chunk}.{field.name}"]) for field in dataclasses.fields(Views))),
         )
         for chunk in past_chunks(config, snapshot.chunk_index)
     )

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from worldmodel.config import PATCH, RAY_CHANNELS, SPATIAL_STRIDE, TransformerConfig
+from worldmodel.config import PATCH, TransformerConfig
 from worldmodel.layers import LayerNorm, RMSNorm, join_heads, rotate, sinusoid, split_heads
-
-CAMERA_CHANNELS = RAY_CHANNELS * SPATIAL_STRIDE * SPATIAL_STRIDE  # 384, on the latent grid
 
 
 class Attention(nn.Module):
@@ -156,7 +154,7 @@ class CausalWorldTransformer(nn.Module):
         self.config = config
         dim, patch = config.dim, (1, PATCH, PATCH)
         self.patch_embedding = nn.Conv3d(config.in_channels, dim, patch, stride=patch)
-        self.patch_embedding_wancamctrl = nn.Linear(CAMERA_CHANNELS * PATCH * PATCH, dim)
+        self.patch_embedding_wancamctrl = nn.Linear(config.camera_channels * PATCH * PATCH, dim)
         self.c2ws_hidden_states_layer1 = nn.Linear(dim, dim)
         self.c2ws_hidden_states_layer2 = nn.Linear(dim, dim)
         self.text_embedding = nn.Sequential(
@@ -187,7 +185,7 @@ class CausalWorldTransformer(nn.Module):
         return self.text_embedding(functional.pad(text, (0, 0, 0, self.config.text_len - text.shape[1])))
 
     def embed_camera(self, camera_latent: Tensor) -> Tensor:
-        """[B, 384, T, h, w] -> camera tokens [B, L, dim]."""
+        """[B, camera_channels, T, h, w] -> camera tokens [B, L, dim]."""
         patches = camera_latent.unflatten(-1, (-1, PATCH)).unflatten(3, (-1, PATCH))  # [B, C, T, h/2, 2, w/2, 2]
         tokens = self.patch_embedding_wancamctrl(patches.permute(0, 2, 3, 5, 1, 4, 6).flatten(4).flatten(1, 3))
         return tokens + self.c2ws_hidden_states_layer2(functional.silu(self.c2ws_hidden_states_layer1(tokens)))

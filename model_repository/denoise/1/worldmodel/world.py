@@ -6,6 +6,7 @@ its methods run on one thread, the one that owns the device.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -265,8 +266,9 @@ class World:
 
     def steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, cam.Views]:
         """Where the controls take a session's camera: the state after the chunk, and what its cameras see by."""
-        config, state, is_first = session.config, session.camera, session.next_latent_frame == 0
-        rows = np.tile(state.intrinsics, (config.chunk_latent_frames, 1))
+        config, before, is_first = session.config, session.camera, session.next_latent_frame == 0
+        state = before
+        rows = np.tile(before.intrinsics, (config.chunk_latent_frames, 1))
         if controls.intrinsics is not None:
             model_px = (config.height_px, config.width_px)
             rows = cam.fit_intrinsics(controls.intrinsics, session.picture_px, model_px, session.fit)
@@ -276,15 +278,16 @@ class World:
             actions = controls.actions or ("",) * config.chunk_latent_frames
             relative, state = cam.follow_actions(state, actions, config, is_first)
         relative, state = cam.to_model_units(relative, state, config, controls.clip_step)
-        return cam.with_intrinsics(state, rows[-1]), cam.Views(relative, rows)
+        from_start = cam.from_start(dataclasses.replace(before, scale=state.scale), relative, config)
+        return cam.with_intrinsics(state, rows[-1]), cam.Views(relative, from_start, rows)
 
     def camera_conditioning(self, views: cam.Views, config: WorldConfig) -> ChunkConditioning:
         """Scale and shift of every layer for what a chunk's cameras see; nothing is bound yet."""
-        rays = cam.ray_map(views.relative, views.intrinsics, config.height_px, config.width_px)
+        camera = cam.camera_input(views, config)
         conditioning = condition_chunk(
             self.transformer,
             self.blocks,
-            to_device(cam.camera_latent(rays)[None], self.device).to(self.dtype),
+            to_device(camera[None], self.device).to(self.dtype),
             self.conditioner_budget_bytes,
         )
         held = self.counters.conditioner_bytes = conditioning.held_bytes

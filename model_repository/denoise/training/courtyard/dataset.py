@@ -21,6 +21,7 @@ VARIANT_NAMES = tuple(scene.VARIANTS)
 SPLITS = ("train", "held_out")
 CLIPS_PER_SHARD = 8
 SWITCH_SHARE = 0.25
+RECIPE = "v2"  # of walks and pictures: what was rendered by another recipe is never read
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class DatasetSpec:
 
     @property
     def name(self) -> str:
-        return f"{self.split}-{self.seed}-{self.num_latent_frames}x{self.height_px}x{self.width_px}"
+        return f"{self.split}-{self.seed}-{self.num_latent_frames}x{self.height_px}x{self.width_px}-{RECIPE}"
 
     def clip(self, number: int) -> Clip:
         return draw_clip(self.split, self.seed, number, self.num_latent_frames)

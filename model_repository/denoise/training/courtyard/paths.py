@@ -1,5 +1,6 @@
-"""Walks through the courtyard world that never touch anything, as camera poses.
+"""Walks in the yard of the courtyard world that never touch anything, as camera poses.
 
+The rooms are seen through their doors and not entered: what is to be learnt is one place that a picture tells apart.
 Units of motion are those of a key press: one latent frame of a held key is STRIDE_M forward or YAW_STEP_DEG of turn;
 a latent frame is four pixel frames. Letters: L latent frames, T = 1 + 4 (L - 1) pixel frames.
 A walk says where the camera is; what it sees is the renderer's business.
@@ -47,8 +48,8 @@ Plan = Generator[Motion, Stance, None]  # yields a wish each latent frame, for e
 
 
 def is_free(x: float, z: float) -> bool:
-    """Whether a walker may stand here: CLEARANCE_M from everything, OUTER_CLEARANCE_M from the outer walls."""
-    x_min, x_max, z_min, z_max = scene.WHOLE
+    """Whether a walker may stand here: CLEARANCE_M from everything, OUTER_CLEARANCE_M from the yard's walls."""
+    x_min, x_max, z_min, z_max = scene.YARD
     if min(x - x_min, x_max - x, z - z_min, z_max - z) < OUTER_CLEARANCE_M:
         return False
     for box in scene.WALLS + scene.FURNITURE:
@@ -103,10 +104,10 @@ def follow_keys(start: Stance, actions: list[str]) -> list[Stance]:
 
 def sample_start(rng: np.random.Generator) -> Stance:
     """A free place, seldom facing a wall from near by."""
-    x_min, x_max, z_min, z_max = scene.WHOLE
+    x_min, x_max, z_min, z_max = scene.YARD
     while True:
         stance = Stance(rng.uniform(x_min, x_max), rng.uniform(z_min, z_max), rng.uniform(-180, 180))
-        view_m = rng.uniform(0.3, 2.5)
+        view_m = rng.uniform(1.0, 3.0)
         ahead = move(stance, Motion(forward_m=view_m))
         if is_free(stance.x, stance.z) and is_free(ahead.x, ahead.z):
             return stance
@@ -120,7 +121,7 @@ def sample_walk(rng: np.random.Generator, num_latent_frames: int, style: str | N
     """
     if style is None:
         style = str(rng.choice(list(STYLES), p=list(_SHARES.values())))
-    walk, side = [sample_start(rng) if style != "doorway" else _sample_start_at_a_door(rng)], 0.0
+    walk, side = [sample_start(rng)], 0.0
     plan = STYLES[style](rng, walk[0])
     motion = next(plan)
     while len(walk) < num_latent_frames:
@@ -182,7 +183,7 @@ def _turning(rng: np.random.Generator, here: Stance) -> Plan:
 
 
 def _errand(rng: np.random.Generator, here: Stance) -> Plan:
-    """To a place, through doors if need be, then to the next."""
+    """To a place, then to the next."""
     while True:
         place = sample_start(rng)
         for _ in range(40):  # something may stand in the way
@@ -191,37 +192,8 @@ def _errand(rng: np.random.Generator, here: Stance) -> Plan:
                 break
 
 
-def _doorway(rng: np.random.Generator, here: Stance) -> Plan:
-    """To the other side of the door ahead, then wherever."""
-    ahead = move(here, Motion(forward_m=3.0))
-    _, far = min(_crossings(_area(here.x, here.z)), key=lambda sides: math.dist(sides[1], (ahead.x, ahead.z)))
-    place = Stance(*far, 0.0)
-    while math.hypot(here.x - place.x, here.z - place.z) > 0.5:
-        here = yield _towards(here, place)
-    yield from _errand(rng, here)
-
-
-def _sample_start_at_a_door(rng: np.random.Generator) -> Stance:
-    """A free place in front of a door, roughly facing it."""
-    sides = list(_DOORS.values())[rng.integers(len(_DOORS))]
-    near, far = sides if rng.random() < 0.5 else sides[::-1]
-    towards_deg = math.degrees(math.atan2(far[0] - near[0], far[1] - near[1]))
-    while True:
-        x, z = near[0] + rng.uniform(-0.6, 0.6), near[1] + rng.uniform(-0.6, 0.6)
-        if is_free(x, z) and _area(x, z) == _area(*near):
-            return Stance(x, z, towards_deg + 35 * float(rng.normal()))
-
-
-def _crossings(area: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The doors of an area: the point on this side, the point on the other."""
-    ways = list(_DOORS.items())
-    ways += [((there, here), (far, near)) for (here, there), (near, far) in _DOORS.items()]
-    return [(sides[0], sides[1]) for areas, sides in ways if areas[0] == area]
-
-
 def _towards(here: Stance, place: Stance) -> Motion:
-    x, z = _next_corner((here.x, here.z), (place.x, place.z))
-    wanted_deg = math.degrees(math.atan2(x - here.x, z - here.z))
+    wanted_deg = math.degrees(math.atan2(place.x - here.x, place.z - here.z))
     error_deg = (wanted_deg - here.yaw_deg + 180) % 360 - 180
     yaw_deg = max(-YAW_STEP_DEG, min(YAW_STEP_DEG, error_deg))
     return Motion(forward_m=STRIDE_M if abs(error_deg) < 20 else 0.0, yaw_deg=yaw_deg)
@@ -236,32 +208,7 @@ STYLES: dict[str, Callable[[np.random.Generator, Stance], Plan]] = {
     "keyboard": _keyboard,
     "smooth": _smooth,
     "errand": _errand,
-    "doorway": _doorway,
     "turning": _turning,
     "standing": _standing,
 }
-_SHARES = {"keyboard": 0.38, "smooth": 0.18, "errand": 0.12, "doorway": 0.16, "turning": 0.13, "standing": 0.03}
-
-_DOORS = {  # between two areas: a point on the first one's side, a point on the second one's
-    ("yard", "west"): ((-2.3, 3.7), (-2.3, 5.6)),
-    ("yard", "east"): ((2.3, 3.7), (2.3, 5.6)),
-    ("west", "east"): ((-0.9, 7.2), (0.9, 7.2)),
-}
-
-
-def _area(x: float, z: float) -> str:
-    if z < scene.ROOMS_START_Z:
-        return "yard"
-    return "west" if x < 0 else "east"
-
-
-def _next_corner(here: tuple[float, float], place: tuple[float, float]) -> tuple[float, float]:
-    """The point to walk to now on the way to a place: the place itself, or the near or far side of a door."""
-    areas = (_area(*here), _area(*place))
-    if areas[0] == areas[1]:
-        return place
-    near, far = _DOORS[areas] if areas in _DOORS else _DOORS[(areas[1], areas[0])][::-1]
-    # Through the door only from straight in front of it; its free strip is narrow.
-    along = 1 if near[0] == far[0] else 0
-    is_in_front = abs(here[1 - along] - near[1 - along]) < 0.25 and abs(here[along] - near[along]) < 2.0
-    return far if is_in_front else near
+_SHARES = {"keyboard": 0.44, "smooth": 0.22, "errand": 0.16, "turning": 0.15, "standing": 0.03}
