@@ -24,7 +24,7 @@ from common import ROOT
 sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
 
 # isort: split
-from worldmodel.config import PATCH, SPATIAL_STRIDE, WorldConfig
+from worldmodel.config import PATCH, WorldConfig
 
 FLOAT_BYTES = 4
 KINDS = ("linear", "attention", "convolution")
