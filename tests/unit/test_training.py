@@ -132,6 +132,17 @@ def test_what_follows_a_gap_is_not_learnt_where_nothing_says_where_the_camera_is
     assert all(set(frames.learnt) >= {0, 1, 2, *range(6, 12)} for frames in drawn)
 
 
+def test_a_run_begins_with_weights_that_were_told_of_fewer_rays(cache, tmp_path):
+    before = tiny_world(TINY, seed=5).transformer
+    save_file(before.state_dict(), tmp_path / "transformer.safetensors")
+    trainer = world_trainer(cache, "taken over", "--start-from", str(tmp_path / "transformer.safetensors"))
+
+    camera = torch.randn(1, CONFIG.transformer.camera_channels, 3, 4, 6, generator=torch.Generator().manual_seed(1))
+    told = trainer.transformer.embed_camera(camera)
+    torch.testing.assert_close(told, before.embed_camera(camera[:, :384]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(trainer.average.values["head.head.weight"], before.head.head.weight, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("window", [9, 18])
 def test_attention_by_chunks_equals_attention_under_the_mask(window):
     config = CONFIG.replace(window_latent_frames=window, sink_latent_frames=2)
