@@ -3,7 +3,9 @@
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc import InferenceServerClient
 
@@ -60,8 +62,14 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while not is_gone(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
+def wait_for(is_so: Callable[[], Any], timeout_s: float = 90.0, told: Callable[[], str] = str) -> Any:
+    """What is_so gives once it gives something true; what is told where it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := is_so()):
+        assert time.monotonic() < deadline, f"waited in vain {told()}"
         time.sleep(0.05)
+    return found
+
+
+def wait_until_gone(pid: int) -> None:
+    wait_for(lambda: is_gone(pid), 20, lambda: f"for the end of process {pid}")

@@ -18,7 +18,7 @@ from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
 from tests.conftest import serve_command
-from tests.server.launches import TINY_CONFIG, TINY_MODEL, write_model
+from tests.server.launches import TINY_CONFIG, TINY_MODEL, wait_for, write_model
 from tests.server.raw import ask, make_request, picture
 
 pytestmark = pytest.mark.server
@@ -38,10 +38,7 @@ def begin(client: WorldClient, name: str) -> Session:
 
 
 def wait_for_line(server: Any, words: str) -> None:
-    deadline = time.monotonic() + 60
-    while f"serve.py: {words}" not in server.log():
-        assert time.monotonic() < deadline, server.log()[-3000:]
-        time.sleep(0.05)
+    wait_for(lambda: f"serve.py: {words}" in server.log(), 60, lambda: f"for {words!r}: {server.log()[-3000:]}")
 
 
 def probe(server: Any) -> subprocess.CompletedProcess[str]:

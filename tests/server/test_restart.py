@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.server.launches import (
     ask_tiny,
     leftovers,
     region_prefix,
+    wait_for,
     write_model,
 )
 from tests.server.raw import Stream, ask, join, make_request, picture
@@ -88,15 +88,6 @@ class Traces:
 def said(server: Any) -> list[str]:
     """serve.py's own lines, without its name."""
     return re.findall(r"^serve\.py: (.*)$", server.log(), re.MULTILINE)
-
-
-def wait_for(is_so: Callable[[], Any], timeout_s: float = 90.0) -> Any:
-    """What is_so gives once it gives something true."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 def wait_for_line(server: Any, beginning: str, number: int = 1) -> str:

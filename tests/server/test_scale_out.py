@@ -19,6 +19,7 @@ from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
 from tests.conftest import RunningServer, running_server
+from tests.server.launches import wait_for
 from tests.server.proxies import NGINX, Proxy, running_proxy
 from tests.server.raw import Stream, make_request, picture, wait_for_metrics
 
@@ -118,14 +119,13 @@ def test_requests_of_no_session_go_to_both_servers(pair: Pair) -> None:
     with WorldClient(pair.proxy.grpc) as client:
         for _ in range(32):
             client.preprocess([picture()[0]])
-    deadline = time.monotonic() + 10
-    while True:  # a request is counted a moment after its answer
-        gone = [served(each) - count for each, count in zip(pair.servers, before, strict=True)]
-        if sum(gone) >= 32 or time.monotonic() > deadline:
-            break
-        time.sleep(0.1)
-    assert sum(gone) == 32
-    assert min(gone) >= 1
+
+    def gone() -> list[int]:
+        return [served(each) - count for each, count in zip(pair.servers, before, strict=True)]
+
+    wait_for(lambda: sum(gone()) >= 32, 10)  # a request is counted a moment after its answer
+    assert sum(gone()) == 32
+    assert min(gone()) >= 1
 
 
 def served(server: RunningServer) -> int:
