@@ -99,6 +99,17 @@ def test_finite_weights_whose_sums_are_not_are_told_as_the_checkpoints(tmp_path)
         load_world(TINY, ServingConfig(checkpoint=str(tmp_path)), tmp_path, CPU)
 
 
+def test_a_codec_whose_sums_are_not_finite_is_told_though_its_pixels_are_clamped(tmp_path):
+    trained = tiny_world()
+    for name, value in trained.codec.named_parameters():
+        if name.startswith("decoder."):
+            value.fill_(1e20)
+    save_file(tensors(trained.transformer), tmp_path / "transformer.safetensors")
+    save_file(tensors(trained.codec), tmp_path / "codec.safetensors")
+    with pytest.raises(CheckpointError, match=r"is not: what the codec decodes is not finite"):
+        load_world(TINY, ServingConfig(checkpoint=str(tmp_path)), tmp_path, CPU)
+
+
 def entry(begin, end, shape=(2,)):
     return {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
 

@@ -92,6 +92,8 @@ def _warm_up_size(world: World, size: tuple[int, int]) -> None:
 def _whole_chunk(world: World, session: Session, controls: Controls) -> Chunk:
     chunk = world.next_chunk(session, controls, _go_on)
     world.streams.to_host(chunk.frames)  # waits for the decode, and takes the pinned memory that requests will use
+    if not all(bool(part.isfinite().all()) for part in chunk.staged.decoder_memory):
+        raise FloatingPointError("what the codec decodes is not finite")  # pixels would not tell: they are clamped
     return chunk
 
 
