@@ -9,7 +9,7 @@ The server takes camera-to-world matrices whose camera looks along z, with x to 
 | unreal | x forward, y right, z up; left-handed | camera to world | cm, becomes m |
 | colmap | x right, y down, z forward | world to camera | any |
 
-The axes of the *world* do not matter: the server uses how the camera moves from frame to frame, which is the same
+The axes of the *world* do not matter: the server uses how the camera moves from its first pose on, which is the same
 however the world around it is turned. So Blender's world stays z-up here. Unreal's is mirrored, as no turn makes a
 left-handed world right-handed.
 

@@ -65,7 +65,7 @@ class Lesson:
     latents: Tensor  # [16, n, h, w]
     condition: Tensor  # [20, n, h, w]
     relative: NDArray[np.float64]  # [n, 4, 4] each latent frame's camera in that of the one before it
-    from_start: NDArray[np.float64]  # [n, 4, 4] and in the session's first one
+    from_start: NDArray[np.float64]  # [n, 4, 4] each in the session's first one; both in metres
     looks: tuple[str, ...]  # n names
 
 

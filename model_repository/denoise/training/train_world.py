@@ -58,7 +58,7 @@ LONGEST_JUMP = 240  # latent frames by which that part is said to be later still
 OWN_PAST_FROM = 0.3  # of the budget: later, and long walks drift while single chunks get better; from there on ...
 OWN_PAST_SHARE = 0.6  # ... so many steps show the past as the model itself would have made it, ...
 OWN_PAST_DEPTH = 2  # ... each chunk of it from up to so many chunks that it made before
-RAY_RATE_SHARE = 0.2  # the rays of a patch are nearly alike, so that their weights move the sum together
+RAY_RATE_SHARE = 0.2  # of the rate, for the weights on rays: a patch's are nearly alike, so all push its sum one way
 CHECK_CLIPS = 4
 CHECK_CHUNKS = 8
 
@@ -135,7 +135,7 @@ class WorldTrainer:
                 block.compile()
 
     def _new_optimizers(self) -> Optimizers:
-        """AdamW; with Muon, only for what is no matrix inside a block."""
+        """AdamW, slower for the weights on rays; with Muon, only for what is no matrix inside a block."""
         settings = {"lr": self.options.rate, "weight_decay": 0.01}
         parameters = dict(self.transformer.named_parameters())
         rays = [parameters.pop("patch_embedding_wancamctrl.weight")]
@@ -159,7 +159,7 @@ class WorldTrainer:
                     value.mul_(0.3)
 
     def _take_over(self, tensors: dict[str, Tensor]) -> None:
-        """Begin with these weights; rays that they were not told of are passed over at first."""
+        """Begin with these weights. Where they have none for start rays, those count for nothing at first."""
         name = "patch_embedding_wancamctrl.weight"
         wanted = self.transformer.get_parameter(name).shape[1]
         tensors[name] = functional.pad(tensors[name], (0, wanted - tensors[name].shape[1]))
@@ -289,8 +289,8 @@ class WorldTrainer:
 def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames: int) -> Frames:
     """A session's first chunks, or its sink and then later ones: what the window of a long session holds.
 
-    What comes right behind a gap is learnt where cameras are told in the session's first one: the place must be known
-    then. Otherwise nothing says where the camera is.
+    Right behind a gap only start rays say where the camera is: without them, nobody could guess what that chunk shows,
+    and it is not learnt.
     """
     size, sink = config.chunk_latent_frames, config.sink_latent_frames
     rest = NUM_LATENT_FRAMES - sink

@@ -69,6 +69,9 @@ def warm_up(world: World) -> None:
     First chunk, filling window, first roll, steady state, the context pass of each, a prompt switch: the window's
     growing length is what a compiler must see at two lengths before it holds for all. Without a compiler two chunks
     are enough.
+
+    Raises:
+        FloatingPointError: weights of which this world's dtype makes numbers that are not finite.
     """
     for size in world.config.sizes:
         _warm_up_size(world, size)

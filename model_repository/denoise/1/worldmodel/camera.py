@@ -24,7 +24,7 @@ from worldmodel.errors import InvalidInputError
 Array = NDArray[np.float64]
 
 MAX_STEP = 1e3  # model units in one latent frame; beyond, the model's numbers run over
-FARTHEST = 3.0  # as rays tell the distance from a session's first camera: what is farther is told as this far
+FARTHEST = 3.0  # start_ray_scales from a session's first camera: farther was never learnt, and is told as this far
 LEAST_STEP = 0.01  # of the configured translation scale: less is jitter, and sets no scale
 
 MOVE_KEYS = {"w": (0.0, 1.0), "s": (0.0, -1.0), "d": (1.0, 0.0), "a": (-1.0, 0.0)}  # right, forward
@@ -156,8 +156,9 @@ def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
 def camera_input(views: Views, config: WorldConfig) -> NDArray[np.float32]:
     """What the model reads of some cameras: [camera_channels, T, h, w].
 
-    Their rays in the camera before; where the model wants them, then those in the session's first camera. In that one
-    frame of reference, rays of two latent frames that meet the same thing look alike, however the camera came there.
+    First their rays in the camera before, as published; where the model has start rays, then those in the session's
+    first camera. The former tell no place, but for what the cache remembers of the way there; in the latter, one place
+    and direction is told alike whenever the camera comes back to it.
     """
     told = [views.relative]
     if config.transformer.has_start_rays:
@@ -167,7 +168,7 @@ def camera_input(views: Views, config: WorldConfig) -> NDArray[np.float32]:
 
 
 def nearby(from_start: Array, scale: float) -> Array:
-    """Poses [..., 4, 4] in model units, in units of `scale` of them and at most FARTHEST from the origin."""
+    """Divide the translations of poses [..., 4, 4] by `scale` (in their unit), and shorten them to FARTHEST at most."""
     scaled = from_start.copy()
     scaled[..., :3, 3] /= scale
     distance = np.linalg.norm(scaled[..., :3, 3], axis=-1, keepdims=True)
@@ -297,11 +298,14 @@ def to_model_units(
 
 
 def from_start(state: CameraState, relative: Array, config: WorldConfig) -> Array:
-    """Cameras in the session's first one, [T, 4, 4] in model units.
+    """Where cameras are in the session's first one.
 
     Args:
-        state: before them, but of the scale that holds now.
-        relative: [T, 4, 4], in model units.
+        state: before they move, but with the scale that holds once they have.
+        relative: [T, 4, 4] in model units, each in the camera before.
+
+    Returns:
+        [T, 4, 4] in model units.
     """
     pose = state.cam_to_origin.copy()
     pose[:3, 3] /= state.scale or config.translation_scale

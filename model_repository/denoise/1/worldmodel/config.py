@@ -29,7 +29,7 @@ class TransformerConfig:
     latent_channels: int = 16
     eps: float = 1e-6
     rope_theta: float = 10000.0
-    has_start_rays: bool = False  # cameras are also told in the session's first one, not only in the one before
+    has_start_rays: bool = False  # rays also in the session's first camera, not only in the camera before
 
     def __post_init__(self) -> None:
         for name in ("dim", "ffn_dim", "num_heads", "num_layers", "freq_dim", "text_dim", "text_len"):
@@ -52,7 +52,7 @@ class TransformerConfig:
 
     @property
     def camera_channels(self) -> int:
-        """Channels of the camera's rays on the latent grid: 384, twice where it is told in two ways."""
+        """Channels of the camera's rays on the latent grid: 384, and 768 with start rays."""
         return RAY_CHANNELS * SPATIAL_STRIDE**2 * (2 if self.has_start_rays else 1)
 
 
@@ -85,7 +85,7 @@ class WorldConfig:
     flow_from_steps: int = 8  # fewer steps noise anew after each; so many and more follow the flow (Euler)
     translation_scale: float = 1.0  # client units in one model unit
     translation_rule: str = "fixed"  # fixed | first_moving_chunk | clip_max
-    start_ray_scale: float = 16.0  # model units from the session's first camera that its rays tell as one
+    start_ray_scale: float = 16.0  # model units in one unit of start rays, which reach farther than a step does
     horizontal_fov_deg: float = 79.0
     move_per_frame: float = 1.0  # model units in one latent frame of a held key
     yaw_deg_per_frame: float = 6.0

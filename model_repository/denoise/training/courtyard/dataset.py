@@ -21,7 +21,7 @@ VARIANT_NAMES = tuple(scene.VARIANTS)
 SPLITS = ("train", "held_out")
 CLIPS_PER_SHARD = 8
 SWITCH_SHARE = 0.25
-RECIPE = "v2"  # of walks and pictures: what was rendered by another recipe is never read
+RECIPE = "v2"  # of walks and pictures, to be raised when they change: clips of another recipe are never read
 
 
 @dataclass(frozen=True)
