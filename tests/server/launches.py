@@ -63,7 +63,7 @@ def is_gone(pid: int) -> bool:
 
 
 def wait_for(is_so: Callable[[], Any], timeout_s: float = 90.0, told: Callable[[], str] = str) -> Any:
-    """What is_so gives once it gives something true; what is told where it never does."""
+    """What is_so gives once it gives something true. Where it never does, the test fails with what is told."""
     deadline = time.monotonic() + timeout_s
     while not (found := is_so()):
         assert time.monotonic() < deadline, f"waited in vain {told()}"

@@ -259,3 +259,4 @@ def test_a_world_looks_through_each_requests_intrinsics_while_keys_and_poses_tak
     np.testing.assert_array_equal(views[2].intrinsics, narrow[[2, 2, 2]])
     # A key goes one model unit, a pose step of one client unit two; the first pose is where the camera is.
     assert [view.relative[:, 2, 3].tolist() for view in views] == [[0, 1, 1], [0, 2, 2], [1, 0, 0]]
+    assert [view.from_start[:, 2, 3].tolist() for view in views] == [[0, 1, 2], [2, 4, 6], [7, 7, 7]]

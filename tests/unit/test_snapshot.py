@@ -8,7 +8,7 @@ import torch
 from worldmodel import snapshot
 
 from tests.unit.snapshots import contents, go, load, save, walk
-from tests.unit.worlds import TINY, accelerated_world, picture, tiny_world
+from tests.unit.worlds import START_RAYS, TINY, accelerated_world, picture, tiny_world
 
 # Every kind of control, long enough for the window to fill, to roll, and to roll again.
 PLAN = (
@@ -29,7 +29,11 @@ def start(world, **changes):
     return world.start(picture(3, 50, 70), "a street", seed=-7, **changes)
 
 
-@pytest.fixture(scope="module", params=[TINY, UNALIGNED, MOVING], ids=["fixed", "unaligned", "first_moving"])
+@pytest.fixture(
+    scope="module",
+    params=[TINY, UNALIGNED, MOVING, START_RAYS],
+    ids=["fixed", "unaligned", "first_moving", "start_rays"],
+)
 def uninterrupted(request):
     """The configuration, every chunk of the plan, and the snapshot before each."""
     world = tiny_world(request.param)

@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 from worldmodel import camera as cam
 from worldmodel.world import Controls
 
-from tests.unit.worlds import TINY, tiny_world
+from tests.unit.worlds import START_RAYS, TINY, tiny_world
 
 TRAINING = Path(__file__).parents[2] / "model_repository" / "denoise" / "training"
-TOLD_TWICE = dataclasses.replace(TINY.transformer, has_start_rays=True)  # as the embedded world's cameras are
-CONFIG = TINY.replace(translation_scale=0.25, transformer=TOLD_TWICE)
+CONFIG = START_RAYS.replace(translation_scale=0.25)
 sys.path.append(str(TRAINING))  # the scripts there import one another by name
 
 import latents  # noqa: E402
@@ -141,6 +140,19 @@ def test_a_run_begins_with_weights_that_were_told_of_fewer_rays(cache, tmp_path)
     told = trainer.transformer.embed_camera(camera)
     torch.testing.assert_close(told, before.embed_camera(camera[:, :384]), atol=1e-5, rtol=0)
     torch.testing.assert_close(trainer.average.values["head.head.weight"], before.head.head.weight, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_every_weight_has_one_optimiser_and_those_on_rays_a_fifth_of_the_rate(cache, optimizer):
+    trainer = world_trainer(cache, f"rates of {optimizer}", "--optimizer", optimizer, "--rate", "0.5")
+    groups = [group for each in trainer.optimizers.each for group in each.param_groups]
+    rates = [(id(weight), group["lr"]) for group in groups for weight in group["params"]]
+
+    named = dict(trainer.transformer.named_parameters())
+    assert sorted(weight for weight, _ in rates) == sorted(map(id, named.values()))
+    slower = {weight for weight, rate in rates if rate != 0.5}
+    assert slower == {id(named["patch_embedding_wancamctrl.weight"])}
+    assert dict(rates)[slower.pop()] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("window", [9, 18])

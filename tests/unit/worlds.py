@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ TINY = WorldConfig(
     window_latent_frames=9,
     sink_latent_frames=3,
 )
+START_RAYS = TINY.replace(transformer=dataclasses.replace(TINY.transformer, has_start_rays=True))  # as the embedded one
 
 
 def tiny_world(
