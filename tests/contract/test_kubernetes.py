@@ -123,6 +123,19 @@ def test_probes_ask_as_the_launcher_understands(base: list[Manifest]) -> None:
 
 
 @pytest.mark.parametrize("path", ["base/servers.yaml", "kserve/inference-service.yaml"])
+def test_a_pod_has_the_time_to_load_published_weights(path: str) -> None:
+    manifest = load(path)[0]
+    pod = manifest["spec"]["predictor"] if manifest["kind"] == "InferenceService" else pod_of(manifest)
+    (server,) = pod["containers"]
+    probe = server["startupProbe"]
+    overlay = (KUBERNETES / "overlays/gpu/servers.yaml").read_text(encoding="utf-8")
+
+    (start_timeout_s,) = re.findall(r"--start-timeout-s=(\d+)", overlay)
+
+    assert probe["failureThreshold"] * probe["periodSeconds"] >= int(start_timeout_s)
+
+
+@pytest.mark.parametrize("path", ["base/servers.yaml", "kserve/inference-service.yaml"])
 def test_a_pod_has_the_time_to_drain(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = load(path)[0]
     pod = manifest["spec"]["predictor"] if manifest["kind"] == "InferenceService" else pod_of(manifest)
