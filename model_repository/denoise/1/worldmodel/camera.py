@@ -120,11 +120,12 @@ def fit_intrinsics(intrinsics: Array, picture_px: tuple[int, int], model_px: tup
     return intrinsics * (scale_x, scale_y, scale_x, scale_y) - (0, 0, offset_x, offset_y)
 
 
-def ray_map(relative: Array, intrinsics: Array, height_px: int, width_px: int) -> NDArray[np.float32]:
+def ray_map(poses: Array, intrinsics: Array, height_px: int, width_px: int) -> NDArray[np.float32]:
     """Tell the model, for every pixel, where its ray starts and where it points.
 
     Args:
-        relative: [T, 4, 4], each in the camera before it, in model units.
+        poses: [T, 4, 4] of the cameras in those that their rays are told in, such as each in the one before it; in
+            the unit that the rays' origins are to have.
         intrinsics: [T, 4]; fx, fy, cx, cy in pixels of a height_px x width_px picture.
 
     Returns:
@@ -135,13 +136,13 @@ def ray_map(relative: Array, intrinsics: Array, height_px: int, width_px: int) -
     """
     columns, rows = np.arange(width_px) + 0.5, np.arange(height_px) + 0.5
     fx, fy, cx, cy = (value[:, None, None] for value in intrinsics.T)
-    shape = (len(relative), height_px, width_px)
+    shape = (len(poses), height_px, width_px)
     x = np.broadcast_to((columns - cx) / fx, shape)
     y = np.broadcast_to((rows[:, None] - cy) / fy, shape)
     directions = np.stack([x, y, np.ones(shape)], axis=-1)
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
-    turned = np.einsum("tij,thwj->thwi", relative[:, :3, :3], directions)
-    origins = np.broadcast_to(relative[:, None, None, :3, 3], turned.shape)
+    turned = np.einsum("tij,thwj->thwi", poses[:, :3, :3], directions)
+    origins = np.broadcast_to(poses[:, None, None, :3, 3], turned.shape)
     return np.concatenate([origins, turned], axis=-1).astype(np.float32)
 
 
