@@ -79,23 +79,17 @@ def test_cameras_are_told_in_the_one_before_and_where_it_is_wanted_in_the_first_
 
 
 def test_what_is_beyond_the_farthest_is_told_as_that_far_in_its_direction():
-    told = cam.nearby(np.stack([pose(x=3, z=4), pose(x=300, z=400)]), scale=5.0)
+    told = cam.start_ray_poses(np.stack([pose(x=3, z=4), pose(x=300, z=400)]), scale=5.0)
     np.testing.assert_allclose(told[:, :3, 3], [[0.6, 0, 0.8], [1.8, 0, 2.4]])
 
 
-def test_the_first_camera_is_known_whatever_has_steered():
-    state = start(0.5)
-    relative, after = cam.follow_actions(state, ["", "w", "l"], EMBEDDED, is_first=True)
-    relative, after = cam.to_model_units(relative, after, EMBEDDED, None)
-    placed = cam.from_start(state, relative, EMBEDDED)
-    np.testing.assert_allclose(placed[:, 2, 3], [0, 1, 1])
+def test_steps_lead_on_from_the_last_camera_and_stay_rotations():
+    placed = cam.followed(pose(z=2, yaw_deg=90), np.stack([pose(z=1), pose(yaw_deg=-90), pose(z=1)]))
+    np.testing.assert_allclose(placed, np.stack([pose(1, 0, 2, 90), pose(1, 0, 2), pose(1, 0, 3)]), atol=1e-12)
 
-    then, end = cam.follow_poses(after, np.stack([pose(), pose(z=2)]), is_first=False)
-    then, end = cam.to_model_units(then, end, EMBEDDED, None)
-    placed = cam.from_start(after, then, EMBEDDED)
-    scaled = end.cam_to_origin.copy()
-    scaled[:3, 3] /= 0.5
-    np.testing.assert_allclose(placed[-1], scaled, atol=1e-12)
+    bent = np.eye(4) + 1e-7
+    turned = cam.followed(bent, np.eye(4)[None])[0, :3, :3]
+    np.testing.assert_allclose(turned @ turned.T, np.eye(3), atol=1e-12)
 
 
 def test_camera_channels_are_ordered_ray_channel_then_row_then_column():

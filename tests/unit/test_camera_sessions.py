@@ -17,7 +17,7 @@ from worldmodel.request import Envelope, parse_request
 from worldmodel.serving import ServingConfig
 from worldmodel.world import Controls
 
-from tests.unit.worlds import picture, tiny_world
+from tests.unit.worlds import TINY, picture, tiny_world
 
 CHUNK = EMBEDDED.chunk_latent_frames
 STILL = None
@@ -259,4 +259,16 @@ def test_a_world_looks_through_each_requests_intrinsics_while_keys_and_poses_tak
     np.testing.assert_array_equal(views[2].intrinsics, narrow[[2, 2, 2]])
     # A key goes one model unit, a pose step of one client unit two; the first pose is where the camera is.
     assert [view.relative[:, 2, 3].tolist() for view in views] == [[0, 1, 1], [0, 2, 2], [1, 0, 0]]
-    assert [view.from_start[:, 2, 3].tolist() for view in views] == [[0, 1, 2], [2, 4, 6], [7, 7, 7]]
+    assert [view.cam_to_origin[:, 2, 3].tolist() for view in views] == [[0, 1, 2], [2, 4, 6], [7, 7, 7]]
+
+
+def test_a_scale_that_is_found_late_does_not_move_where_the_camera_was_told_to_be():
+    world = tiny_world(TINY.replace(translation_rule="first_moving_chunk"))
+    session = world.start(picture())
+    walk = np.stack([rigid(np.eye(3), (0, 0, 4.0 * step)) for step in (0, 1, 2, 3, 3, 3)])  # four client units a step
+    told = []
+    for controls in (Controls(actions=("", "w", "w")), Controls(walk[:3], clip_step=4.0), Controls(walk[3:])):
+        chunk = world.next_chunk(session, controls, lambda: None)
+        session.commit(chunk.staged)
+        told += chunk.staged.past.views.cam_to_origin[:, 2, 3].tolist()
+    assert told == [0, 1, 2, 2, 3, 4, 5, 5, 5]

@@ -75,12 +75,10 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
     conditions, cameras = [], []
     for chunk in range(4):
         own = slice(3 * chunk, 3 * chunk + 3)
-        controls = Controls(cam_to_world=poses[own])
-        served_camera, views = world.steer(served, controls)
-        cameras.append(torch.from_numpy(cam.camera_input(views, CONFIG)))
         conditions.append(served.condition_of_next_chunk()[0])
-        served.camera = served_camera
-        served.next_latent_frame += 3
+        staged = world.next_chunk(served, Controls(cam_to_world=poses[own]), lambda: None).staged
+        cameras.append(torch.from_numpy(cam.camera_input(staged.past.views, CONFIG)))
+        served.commit(staged)
 
     # Latents and conditions are kept in half precision.
     torch.testing.assert_close(lesson.condition, torch.cat(conditions, 1), atol=2e-3, rtol=2e-3)
@@ -108,7 +106,7 @@ def test_lessons_with_a_gap_keep_positions_cameras_and_conditions_of_their_sessi
     torch.testing.assert_close(with_gap.latents[:, 3:], without.latents[:, 12:21], rtol=0, atol=0)
     torch.testing.assert_close(with_gap.condition[:, 3:], without.condition[:, 12:21], rtol=0, atol=0)
     np.testing.assert_array_equal(with_gap.relative[3:], without.relative[12:21])
-    np.testing.assert_array_equal(with_gap.from_start[3:], without.from_start[12:21])
+    np.testing.assert_array_equal(with_gap.cam_to_origin[3:], without.cam_to_origin[12:21])
 
 
 def test_drawn_frames_are_whole_chunks_behind_an_unbroken_sink():

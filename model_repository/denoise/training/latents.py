@@ -65,7 +65,7 @@ class Lesson:
     latents: Tensor  # [16, n, h, w]
     condition: Tensor  # [20, n, h, w]
     relative: NDArray[np.float64]  # [n, 4, 4] each latent frame's camera in that of the one before it
-    from_start: NDArray[np.float64]  # [n, 4, 4] each in the session's first one; both in metres
+    cam_to_origin: NDArray[np.float64]  # [n, 4, 4] each in the session's first one; both in metres
     looks: tuple[str, ...]  # n names
 
 
@@ -185,7 +185,7 @@ def camera_of(lesson: Lesson, config: WorldConfig) -> Tensor:
     """
     told = [_in_model_units(lesson.relative, config)]
     if config.transformer.has_start_rays:
-        told.append(cam.nearby(_in_model_units(lesson.from_start, config), config.start_ray_scale))
+        told.append(cam.start_ray_poses(_in_model_units(lesson.cam_to_origin, config), config.start_ray_scale))
     return torch.cat([_rays_of(torch.from_numpy(poses).float(), config) for poses in told])
 
 

@@ -91,7 +91,7 @@ class Views:
     """What the cameras of some latent frames see by, in the model's units and pixels."""
 
     relative: Array  # [T, 4, 4], each camera in that of the frame before it
-    from_start: Array  # [T, 4, 4], each in the session's first one
+    cam_to_origin: Array  # [T, 4, 4], each in the session's first one
     intrinsics: Array  # [T, 4]
 
 
@@ -163,14 +163,14 @@ def camera_input(views: Views, config: WorldConfig) -> NDArray[np.float32]:
     """
     told = [views.relative]
     if config.transformer.has_start_rays:
-        told.append(nearby(views.from_start, config.start_ray_scale))
+        told.append(start_ray_poses(views.cam_to_origin, config.start_ray_scale))
     size = (config.height_px, config.width_px)
     return np.concatenate([camera_latent(ray_map(poses, views.intrinsics, *size)) for poses in told])
 
 
-def nearby(from_start: Array, scale: float) -> Array:
+def start_ray_poses(cam_to_origin: Array, scale: float) -> Array:
     """Divide the translations of poses [..., 4, 4] by `scale` (in their unit), and shorten them to FARTHEST at most."""
-    scaled = from_start.copy()
+    scaled = cam_to_origin.copy()
     scaled[..., :3, 3] /= scale
     distance = np.linalg.norm(scaled[..., :3, 3], axis=-1, keepdims=True)
     scaled[..., :3, 3] /= np.maximum(distance / FARTHEST, 1.0)
@@ -298,19 +298,10 @@ def to_model_units(
     return scaled, dataclasses.replace(state, scale=scale)
 
 
-def from_start(state: CameraState, relative: Array, config: WorldConfig) -> Array:
-    """Where cameras are in the session's first one.
-
-    Args:
-        state: before they move, but with the scale that holds once they have.
-        relative: [T, 4, 4] in model units, each in the camera before.
-
-    Returns:
-        [T, 4, 4] in model units.
-    """
-    pose = state.cam_to_origin.copy()
-    pose[:3, 3] /= state.scale or config.translation_scale
-    return np.stack(list(itertools.accumulate(relative, np.matmul, initial=pose))[1:])
+def followed(last: Array, relative: Array) -> Array:
+    """Where steps lead from the last camera: [4, 4] in some frame and [T, 4, 4] -> [T, 4, 4] in that frame."""
+    # Rounding must not add up over a session without end.
+    return nearest_rigid(np.stack(list(itertools.accumulate(relative, np.matmul, initial=last))[1:]))
 
 
 def with_intrinsics(state: CameraState, intrinsics: Array) -> CameraState:

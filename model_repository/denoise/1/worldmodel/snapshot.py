@@ -126,9 +126,7 @@ def take(session: Session, world: World) -> Taken:
     for past in session.history:
         chunk = past.first_frame // session.config.chunk_latent_frames
         tensors[f"past.{chunk}.latent"] = past.latent.cpu()
-        tensors[f"past.{chunk}.relative"] = torch.from_numpy(past.views.relative)
-        tensors[f"past.{chunk}.from_start"] = torch.from_numpy(past.views.from_start)
-        tensors[f"past.{chunk}.intrinsics"] = torch.from_numpy(past.views.intrinsics)
+        tensors |= {f"past.{chunk}.{name}": torch.from_numpy(value) for name, value in vars(past.views).items()}
     tensors.update({f"camera.{name}": torch.from_numpy(value) for name, value in _camera_arrays(session.camera)})
     document = {
         "size": list(session.config.sizes[0]),

@@ -80,7 +80,7 @@ def layout_of(config: WorldConfig, world: World, num_chunks: int) -> Layout:
     for chunk in past_chunks(config, num_chunks):
         length = config.chunk_latent_frames
         layout[f"past.{chunk}.latent"] = (torch.float32, (1, transformer.latent_channels, length, *cells))
-        layout |= {f"past.{chunk}.{name}": (double, (length, 4, 4)) for name in ("relative", "from_start")}
+        layout |= {f"past.{chunk}.{name}": (double, (length, 4, 4)) for name in ("relative", "cam_to_origin")}
         layout[f"past.{chunk}.intrinsics"] = (double, (length, 4))
     return layout
 

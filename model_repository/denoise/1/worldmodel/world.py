@@ -6,7 +6,6 @@ its methods run on one thread, the one that owns the device.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -266,9 +265,8 @@ class World:
 
     def steer(self, session: Session, controls: Controls) -> tuple[cam.CameraState, cam.Views]:
         """Where the controls take a session's camera: the state after the chunk, and what its cameras see by."""
-        config, before, is_first = session.config, session.camera, session.next_latent_frame == 0
-        state = before
-        rows = np.tile(before.intrinsics, (config.chunk_latent_frames, 1))
+        config, state, is_first = session.config, session.camera, session.next_latent_frame == 0
+        rows = np.tile(state.intrinsics, (config.chunk_latent_frames, 1))
         if controls.intrinsics is not None:
             model_px = (config.height_px, config.width_px)
             rows = cam.fit_intrinsics(controls.intrinsics, session.picture_px, model_px, session.fit)
@@ -278,8 +276,9 @@ class World:
             actions = controls.actions or ("",) * config.chunk_latent_frames
             relative, state = cam.follow_actions(state, actions, config, is_first)
         relative, state = cam.to_model_units(relative, state, config, controls.clip_step)
-        from_start = cam.from_start(dataclasses.replace(before, scale=state.scale), relative, config)
-        return cam.with_intrinsics(state, rows[-1]), cam.Views(relative, from_start, rows)
+        # In model units as they were told: the state's are the client's, whose scale may be found only now.
+        last = session.history[-1].views.cam_to_origin[-1] if session.history else np.eye(4)
+        return cam.with_intrinsics(state, rows[-1]), cam.Views(relative, cam.followed(last, relative), rows)
 
     def camera_conditioning(self, views: cam.Views, config: WorldConfig) -> ChunkConditioning:
         """Scale and shift of every layer for what a chunk's cameras see; nothing is bound yet."""
