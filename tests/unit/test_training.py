@@ -1,6 +1,8 @@
 """The trainers at a size that trains in seconds: what they learn from, every gradient, resumption."""
 
 import dataclasses
+import hashlib
+import json
 import os
 import signal
 import sys
@@ -130,14 +132,20 @@ def test_what_follows_a_gap_is_not_learnt_where_nothing_says_where_the_camera_is
 
 
 def test_a_run_begins_with_weights_that_were_told_of_fewer_rays(cache, tmp_path):
-    before = tiny_world(TINY, seed=5).transformer
-    save_file(before.state_dict(), tmp_path / "transformer.safetensors")
-    trainer = world_trainer(cache, "taken over", "--start-from", str(tmp_path / "transformer.safetensors"))
+    before, file = tiny_world(TINY, seed=5).transformer, tmp_path / "transformer.safetensors"
+    save_file(before.state_dict(), file)
+    trainer = world_trainer(cache, "taken over", "--start-from", str(file))
 
     camera = torch.randn(1, CONFIG.transformer.camera_channels, 3, 4, 6, generator=torch.Generator().manual_seed(1))
     told = trainer.transformer.embed_camera(camera)
     torch.testing.assert_close(told, before.embed_camera(camera[:, :384]), atol=1e-5, rtol=0)
     torch.testing.assert_close(trainer.average.values["head.head.weight"], before.head.head.weight, atol=0, rtol=0)
+
+    trainer.save()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.unlink()
+    resumed = world_trainer(cache, "taken over", "--start-from", str(file))  # the same command goes on
+    assert json.loads((resumed.run.folder / "settings.json").read_text())["start_from"] == digest
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

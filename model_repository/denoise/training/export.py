@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 import torch
-from courtyard.dataset import CLIPS_PER_SHARD, VARIANT_NAMES, DatasetSpec
+from courtyard.dataset import CLIPS_PER_SHARD, RECIPE, VARIANT_NAMES, DatasetSpec
 from safetensors.torch import load_file, save_file
 from worldmodel.config import EMBEDDED, WorldConfig
 
@@ -101,7 +101,8 @@ def _write_half(source: Path, folder: Path) -> dict[str, Any]:
 def _data(cache: Path, config: WorldConfig) -> dict[str, Any]:
     spec = DatasetSpec("train", 0, height_px=config.height_px, width_px=config.width_px)
     shards = len(list((cache / "clips" / spec.name).glob("*.npy")))
-    return {**dataclasses.asdict(spec), "clips": shards * CLIPS_PER_SHARD, "frames_per_clip": spec.num_frames}
+    clips = {"recipe": RECIPE, "clips": shards * CLIPS_PER_SHARD, "frames_per_clip": spec.num_frames}
+    return {**dataclasses.asdict(spec), **clips}
 
 
 def _run_facts(folder: Path) -> dict[str, Any]:

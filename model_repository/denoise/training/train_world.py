@@ -10,6 +10,7 @@ Needs a run of train_decoder.py, which need not have ended: only its decoder sti
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -119,13 +120,15 @@ class WorldTrainer:
         self.transformer = CausalWorldTransformer(config.transformer)
         seed_parameters(self.transformer, options.seed)
         self._start_quietly()
-        if options.start_from:
-            self._take_over(load_file(options.start_from))
+        state = self.run.load()
+        self.start_from: str | None = state["start_from"] if state else None
+        if options.start_from and not state:
+            self.start_from = self._take_over(options.start_from)
+        self.run.note(start_from=self.start_from)
         self.transformer.to(options.device)
         attend_chunkwise(self.transformer, config, NUM_LATENT_FRAMES)
         self.optimizers = self._new_optimizers()
         self.average = MovingAverage(self.transformer, 0.998)
-        state = self.run.load()
         if state:
             self.transformer.load_state_dict(state["transformer"])
             self.optimizers.load(state["optimizers"])
@@ -158,12 +161,16 @@ class WorldTrainer:
                 elif layer == "time_projection.1" and kind == "weight":
                     value.mul_(0.3)
 
-    def _take_over(self, tensors: dict[str, Tensor]) -> None:
-        """Begin with these weights. Where they have none for start rays, those count for nothing at first."""
-        name = "patch_embedding_wancamctrl.weight"
-        wanted = self.transformer.get_parameter(name).shape[1]
-        tensors[name] = functional.pad(tensors[name], (0, wanted - tensors[name].shape[1]))
-        self.transformer.load_state_dict(tensors)
+    def _take_over(self, file: Path) -> str:
+        """Begin with a file's weights. Where it has none for start rays, those count for nothing at first.
+
+        Returns:
+            The file's SHA-256, 64 hexadecimal digits.
+        """
+        name, tensors = "patch_embedding_wancamctrl.weight", load_file(file)
+        missing = self.transformer.get_parameter(name).shape[1] - tensors[name].shape[1]
+        self.transformer.load_state_dict(tensors | {name: functional.pad(tensors[name], (0, max(0, missing)))})
+        return hashlib.sha256(file.read_bytes()).hexdigest()
 
     def train(self, budget: Budget) -> None:
         """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
@@ -184,7 +191,7 @@ class WorldTrainer:
     def save(self) -> None:
         """Replace the checkpoint."""
         state = {"transformer": self.transformer.state_dict(), "optimizers": self.optimizers.state()}
-        self.run.save(**state, average=self.average.values)
+        self.run.save(**state, average=self.average.values, start_from=self.start_from)
 
     def step(self, spent: float) -> float:
         """Train on one batch; everything in it follows from the seed and the run's step. Returns the loss."""

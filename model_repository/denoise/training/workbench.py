@@ -38,11 +38,16 @@ class Run:
     def __init__(self, cache: Path, name: str, settings: dict[str, Any]) -> None:
         self.folder = cache / "runs" / name
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.settings = settings
+        self.settings = dict(settings)
         self.step = 0
         self.trained_s = 0.0
         self.saved_s = 0.0  # of training time, at the last checkpoint
-        (self.folder / "settings.json").write_text(json.dumps(settings, indent=2, default=str) + "\n")
+        self.note()
+
+    def note(self, **more: Any) -> None:
+        """Write settings.json: what the run was called with, and what else there is to know of it."""
+        self.settings |= more
+        (self.folder / "settings.json").write_text(json.dumps(self.settings, indent=2, default=str) + "\n")
 
     @property
     def checkpoint_path(self) -> Path:

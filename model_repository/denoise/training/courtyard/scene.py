@@ -186,6 +186,7 @@ class Variant:
 
 
 SUN_DIRECTION = (0.62, -0.55, -0.56)  # towards the sun: in the south-east
+# Dim enough that little is clipped, and that no look's light and dark are so far apart that it alone decides a mean.
 VARIANTS: dict[str, Variant] = {
     "day": Variant(
         (0.19, 0.43, 0.79),
