@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from model_repository.denoise.training.courtyard.dataset import VARIANT_NAMES
-from model_repository.denoise.training.courtyard.paths import Stance, follow_keys, is_free, pose, sample_start
+from model_repository.denoise.training.courtyard.paths import (
+    Stance,
+    follow_keys,
+    frame_poses,
+    is_free,
+    pose,
+    sample_start,
+)
 from model_repository.denoise.training.courtyard.renderer import HORIZONTAL_FOV_DEG, default_intrinsics, render
 from model_repository.denoise.training.motion import turned_right, walked_forward
 from tests.conftest import running_server
@@ -45,6 +52,22 @@ def place(seed: int) -> Stance:
             return start
 
 
+def walks(seed: int) -> list[list[Stance]]:
+    """Four chunks of a walk that turns right, and the same with left for right: 12 stances each."""
+    rng, keys = np.random.default_rng([12, seed]), [*"llllwwwllww"]
+    while True:
+        start = sample_start(rng)
+        both = [follow_keys(start, [key.replace("l", side) for key in keys]) for side in "lj"]
+        if all(is_free(stance.x, stance.z) for walk in both for stance in walk):
+            return both
+
+
+def psnr_db(frames: Array, truth: Array) -> float:
+    """Of all chunks but the first, which is still near its picture."""
+    error = (frames[9:].astype(np.float64) - truth[9:]) / 255
+    return float(-10 * np.log10(np.square(error).mean()))
+
+
 def rendered(stance: Stance, look: str) -> Array:
     """The truth, [H, W, 3] uint8."""
     return render(torch.from_numpy(pose(stance))[None], default_intrinsics(1, *SIZE), *SIZE, look)[0].numpy()
@@ -71,6 +94,24 @@ def test_walking_keys_make_the_picture_grow_and_shrink(trained: Any) -> None:
     # One in twelve may go wrong: far walls hardly grow in half a metre.
     num_right = sum(each > 0 for each in forward) + sum(each < 0 for each in back)
     assert num_right >= 2 * len(SEEDS) - 1, (forward, back)
+
+
+def test_a_walk_is_nearer_to_what_is_there_than_its_start_and_than_the_walk_in_a_mirror(trained: Any) -> None:
+    over_start, over_mirrored = [], []
+    for seed in SEEDS:
+        look = VARIANT_NAMES[seed % len(VARIANT_NAMES)]
+        walk, mirrored = walks(seed)
+        truth = render(torch.from_numpy(frame_poses(walk)), default_intrinsics(1, *SIZE), *SIZE, look).numpy()
+        streamed = []
+        for each in (walk, mirrored):
+            poses = np.stack([pose(stance) for stance in each])
+            inputs = {"pixels": truth[:1], "cam_to_world": poses, "prompt": look, "seed": seed}
+            streamed.append(join(ask(trained.grpc, make_request("denoise", inputs))))
+        model, mirror, start = (psnr_db(frames, truth) for frames in (*streamed, np.repeat(truth[:1], len(truth), 0)))
+        over_start.append(model - start)
+        over_mirrored.append(model - mirror)
+    assert np.mean(over_start) > 3, over_start
+    assert np.mean(over_mirrored) > 3, over_mirrored
 
 
 def test_where_it_is_steered_shows_in_rendered_frames_too() -> None:
