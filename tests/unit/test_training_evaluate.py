@@ -1,5 +1,6 @@
 """What the evaluation measures with: its recogniser against rendered moves, its controls and bars by hand."""
 
+import hashlib
 import json
 import math
 import sys
@@ -131,8 +132,18 @@ def test_each_bar_can_fail(change, fails):
     assert [bar["what"] for bar in evaluate.wanted({**RESULTS, **change}) if not bar["holds"]] == [fails]
 
 
-def test_the_last_line_is_one_json_document(capsys):
-    evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS))
-    document = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert list(document) == ["bench", "machine", "commit", "results", "wanted"]
-    assert document["wanted"][0] == {"what": "codec, dB", "value": 30.0, "bar": 30.0, "holds": True}
+def test_the_report_is_a_table_and_one_json_document(capsys, tmp_path):
+    (tmp_path / "transformer.safetensors").write_bytes(b"weights")
+    document = evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS), tmp_path)
+    assert list(document) == ["bench", "machine", "commit", "weights_sha256", "results", "wanted"]
+    assert json.loads(json.dumps(document)) == document
+    bar = {"what": "codec, dB", "value": 30.0, "sense": "at least", "bar": 30.0, "holds": True}
+    assert document["wanted"][0] == bar
+    assert document["weights_sha256"] == {"transformer.safetensors": hashlib.sha256(b"weights").hexdigest()}
+    assert "holds  codec, dB" in capsys.readouterr().out
+
+
+def test_figures_are_kept_beside_weights_alone(capsys):
+    with pytest.raises(SystemExit):
+        evaluate.main(["--keep"])
+    assert "--keep: wanted --weights too" in capsys.readouterr().err

@@ -80,6 +80,37 @@ def test_the_card_says_what_was_measured(cache, tmp_path):
     assert "$" not in card
 
 
+def test_the_card_has_the_evaluation_of_these_weights_and_of_no_others(cache, tmp_path):
+    folder = tmp_path / "weights"
+    facts = export.export_weights(cache, folder, TINY)
+    assert export.sha256_of(folder) == {name: file["sha256"] for name, file in facts["files"].items()}
+    results = {"clips": 32, "model_db": [25.04, 22.0], "still_db": [18.0, 14.0], "mirrored_db": [17.0, 13.0]}
+    bars = [
+        {"what": "codec, dB", "value": 30.5, "sense": "at least", "bar": 30.0, "holds": True},
+        {"what": "drift", "value": 9.0, "sense": "at most", "bar": 8.0, "holds": False},
+    ]
+    evaluation = {"weights_sha256": export.sha256_of(folder), "results": results, "wanted": bars}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+
+    export.write_card(folder)
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "| chunk | 1 | 2 |\n|---|---|---|\n| streamed along the walk's poses | 25.0 | 22.0 |" in card
+    assert "| drift | 9.0 | at most 8.0 | **missed** |" in card
+    assert "As the trainer measured it" not in card
+
+    (folder / "codec.safetensors").write_bytes(b"others")
+    export.write_card(folder)
+    assert "As the trainer measured it" in (folder / "MODEL_CARD.md").read_text()
+
+
+def test_the_card_names_the_weights_that_a_training_began_with(cache, tmp_path):
+    settings = cache / "runs" / "world" / "settings.json"
+    settings.write_text(json.dumps({"seed": 0, "device": "cpu", "start_from": "0123abcd"}))
+    export.export_weights(cache, tmp_path / "weights", TINY)
+    card = (tmp_path / "weights" / "MODEL_CARD.md").read_text()
+    assert "The transformer began with weights of an earlier training (SHA-256 `0123abcd`)." in card
+
+
 def test_weights_that_do_not_fit_float16_are_refused_by_name(cache, tmp_path):
     file = cache / "runs" / "decoder" / "codec.safetensors"
     tensors = {name: value.contiguous() for name, value in tiny_world().codec.state_dict().items()}

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from courtyard.dataset import CLIPS_PER_SHARD, VARIANT_NAMES, ClipStore, DatasetSpec, cache_folder, write_shard
+from export import EVALUATION, sha256_of, write_card
 from rich.console import Console
 from rich.progress import track
 from workbench import save_sheet
@@ -58,12 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.sheets.mkdir(parents=True, exist_ok=True)
     for name, rows in sheets.items():
         save_sheet(options.sheets / f"{name}.png", rows)
-    report(world, results, wanted(results))
+    document = report(world, results, wanted(results), options.weights)
+    if options.keep:
+        (options.weights / EVALUATION).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_card(options.weights)
+    print(json.dumps(document))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", type=Path, help="a folder as `make train` writes it; default: seeded weights")
+    parser.add_argument(
+        "--keep", action="store_true", help=f"write {EVALUATION} beside the weights, and their card anew"
+    )
     parser.add_argument("--clips", type=int, default=32, help="walks and places to measure")
     parser.add_argument("--chunks", type=int, default=8, help="chunks of a walk; standing still takes twice as many")
     parser.add_argument("--window", type=int, help="latent frames of the causal window; default: the configuration's")
@@ -71,7 +79,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sheets", type=Path, default=ROOT / "demo" / "evaluation", help="folder of contact sheets")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.keep and not options.weights:
+        parser.error("--keep: wanted --weights too, beside which it writes")
+    return options
 
 
 def load(options: argparse.Namespace) -> World:
@@ -169,10 +180,10 @@ def wanted(results: Results) -> list[dict[str, Any]]:
     bars: list[dict[str, Any]] = []
 
     def at_least(what: str, value: float, bar: float) -> None:
-        bars.append({"what": what, "value": value, "bar": bar, "holds": value >= bar})
+        bars.append({"what": what, "value": value, "sense": "at least", "bar": bar, "holds": value >= bar})
 
     def at_most(what: str, value: float, bar: float) -> None:
-        bars.append({"what": what, "value": value, "bar": bar, "holds": value <= bar})
+        bars.append({"what": what, "value": value, "sense": "at most", "bar": bar, "holds": value <= bar})
 
     at_least("codec, dB", results["codec_db"], 30.0)
     chunks = results["model_db"]
@@ -197,8 +208,8 @@ def wanted(results: Results) -> list[dict[str, Any]]:
     return bars
 
 
-def report(world: World, results: Results, bars: list[dict[str, Any]]) -> None:
-    """A table for people, then one line for programs."""
+def report(world: World, results: Results, bars: list[dict[str, Any]], weights: Path | None) -> dict[str, Any]:
+    """Print a table for people; return the same for programs."""
     for name, value in results.items():
         print(f"{name:32} {value}")
     print()
@@ -207,8 +218,9 @@ def report(world: World, results: Results, bars: list[dict[str, Any]]) -> None:
         print(f"{verdict:6} {bar['what']:56} {bar['value']:8} (bar {bar['bar']})")
     machine = {"device": str(world.device), "cpus": os.cpu_count(), "torch": torch.__version__}
     machine["python"] = platform.python_version()
-    document = {"bench": "world_quality", "machine": machine, "commit": _commit(), "results": results, "wanted": bars}
-    print(json.dumps(document))
+    digests = sha256_of(weights) if weights else None
+    document = {"bench": "world_quality", "machine": machine, "commit": _commit(), "weights_sha256": digests}
+    return {**document, "results": results, "wanted": bars}
 
 
 def _commit() -> str:

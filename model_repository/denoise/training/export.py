@@ -17,6 +17,7 @@ from worldmodel.config import EMBEDDED, WorldConfig
 CARD = Path(__file__).with_name("model_card.md")
 RUNS = ("codec", "decoder", "world")
 SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves
+EVALUATION = "evaluation.json"
 NOT_FOR_OTHERS = ("cache", "name", "codec", "threads")  # settings that say nothing of the weights
 
 
@@ -48,15 +49,34 @@ def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) ->
         "torch": torch.__version__,
     }
     (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    (folder / "MODEL_CARD.md").write_text(model_card(facts), encoding="utf-8")
+    write_card(folder)
     return facts
 
 
-def model_card(facts: dict[str, Any]) -> str:
-    """The card of these weights, Markdown."""
+def write_card(folder: Path) -> None:
+    """Write MODEL_CARD.md from training.json and, if evaluation.json is of these very weights, from that."""
+    facts = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    file = folder / EVALUATION
+    evaluation = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    if evaluation and evaluation["weights_sha256"] != sha256_of(folder):
+        evaluation = None
+    (folder / "MODEL_CARD.md").write_text(model_card(facts, evaluation), encoding="utf-8")
+
+
+def sha256_of(folder: Path) -> dict[str, str]:
+    """Of each file of weights in a folder, by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.safetensors"))}
+
+
+def model_card(facts: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
+    """The card of these weights, Markdown.
+
+    Args:
+        facts: what training.json says.
+        evaluation: what evaluate.py says of them; None has the trainer's own figures instead.
+    """
     codec, decoder, world = (facts["runs"][run] for run in RUNS)
-    sizes = facts["files"]
-    chunks = [world["measured"].get(f"chunk{number}_db") for number in range(1, 9)]
+    sizes, began = facts["files"], world["settings"].get("start_from")
     return Template(CARD.read_text(encoding="utf-8")).substitute(
         height=facts["world"]["height_px"],
         width=facts["world"]["width_px"],
@@ -73,12 +93,44 @@ def model_card(facts: dict[str, Any]) -> str:
         codec_minutes=round(codec["trained_min"]),
         decoder_minutes=round(decoder["trained_min"]),
         world_minutes=round(world["trained_min"]),
+        world_began=f"The transformer began with weights of an earlier training (SHA-256 `{began}`)." if began else "",
         device=world["settings"].get("device", "unknown"),
-        codec_db=_decibel(decoder["measured"].get("held_out_db")),
-        chunk_db=", ".join(_decibel(value) for value in chunks),
-        still_db=_decibel(world["measured"].get("still_db")),
+        quality=_evaluated(evaluation) if evaluation else _measured_in_training(decoder["measured"], world["measured"]),
         hashes="\n".join(f"| `{name}` | {file['bytes']} | `{file['sha256']}` |" for name, file in sizes.items()),
     )
+
+
+def _evaluated(evaluation: dict[str, Any]) -> str:
+    results = evaluation["results"]
+    rows = {
+        "streamed along the walk's poses": results["model_db"],
+        "the first picture repeated": results["still_db"],
+        "streamed along the walk's mirror image": results["mirrored_db"],
+    }
+    chunks = range(1, len(results["model_db"]) + 1)
+    walks = [f"| chunk | {' | '.join(map(str, chunks))} |", "|---" * (len(chunks) + 1) + "|"]
+    walks += [f"| {name} | {' | '.join(f'{value:.1f}' for value in row)} |" for name, row in rows.items()]
+    bars = ["| | measured | wanted | |", "|---|---|---|---|"]
+    for each in evaluation["wanted"]:
+        verdict = "holds" if each["holds"] else "**missed**"
+        bars.append(f"| {each['what']} | {each['value']} | {each['sense']} {each['bar']} | {verdict} |")
+    intro = (
+        f"`evaluate.py` on {results['clips']} held-out walks; `{EVALUATION}` has all of it. PSNR against the truth, dB:"
+    )
+    return "\n".join([intro, "", *walks, "", *bars])
+
+
+def _measured_in_training(codec: dict[str, float], world: dict[str, float]) -> str:
+    chunks = ", ".join(_decibel(world.get(f"chunk{number}_db")) for number in range(1, 9))
+    return "\n".join([
+        "As the trainer measured it on a few held-out walks; `evaluate.py --keep` measures much more.",
+        "",
+        "| PSNR against rendered truth | dB |",
+        "|---|---|",
+        f"| codec alone | {_decibel(codec.get('held_out_db'))} |",
+        f"| streamed along the same poses, chunks 1 to 8 | {chunks} |",
+        f"| the first picture repeated, from the fourth chunk on | {_decibel(world.get('still_db'))} |",
+    ])  # fmt: skip
 
 
 def _decibel(value: float | None) -> str:
