@@ -230,7 +230,9 @@ def restore(snapshot: Snapshot, world: World) -> Session:
     session.noise = noise_of(snapshot.document["noise"])
     _fill(session.cache, stored, snapshot.document["slots"])
     with world.streams.beside():
-        memory = tuple(tensor(name) for name in stored if name.startswith("decoder_memory."))
+        # By number: a file may have its tensors in any order.
+        num_parts = sum(name.startswith("decoder_memory.") for name in stored)
+        memory = tuple(tensor(f"decoder_memory.{index}") for index in range(num_parts))
     session.decoder_memory = memory or None
     session.history = tuple(
         PastChunk(
