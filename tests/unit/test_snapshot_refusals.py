@@ -13,7 +13,7 @@ from worldmodel.errors import InvalidInputError, TooLargeError
 from worldmodel.snapshot_file import pack
 
 from tests.unit.snapshots import changed, contents, go, load, save, walk, with_checksum
-from tests.unit.worlds import TINY, picture, tiny_world
+from tests.unit.worlds import START_RAYS, TINY, picture, tiny_world
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,16 @@ def test_hostile_shapes_are_refused(data, world, shape):
 )
 def test_another_configuration_is_refused_by_the_setting_that_differs(data, change, name):
     assert refusal(data, tiny_world(TINY.replace(**change))).startswith(f"snapshot: {name}: it was made with ")
+
+
+def test_a_file_from_before_a_setting_of_a_module_came_is_told_which(data, world):
+    # It showed the beginnings of both modules' settings, which were the same.
+    model = contents(data)[1]["model"]
+    before = {name: value for name, value in model["transformer"].items() if name != "has_start_rays"}
+    wanted = "transformer.has_start_rays: it was made without this setting, this server's world has False"
+    assert wanted in refusal(changed(data, {"model": {**model, "transformer": before}}), world)
+    wanted = "transformer.has_start_rays: it was made with False, this server's world has True"
+    assert wanted in refusal(data, tiny_world(START_RAYS))
 
 
 def test_other_weights_are_refused(data):

@@ -89,17 +89,26 @@ def check_model(given: Any, wanted: Mapping[str, Any]) -> None:
     """Refuse a session of another model, naming the first setting that differs."""
     if not isinstance(given, dict):
         raise InvalidInputError("snapshot: it does not say which model it belongs to")
-    for name, value in wanted.items():
-        if given.get(name) == value:
+    made, own = _settings(given), _settings(wanted)
+    for name, value in own.items():
+        if name in made and made[name] == value:
             continue
         if name == "weights":
             raise InvalidInputError("snapshot: weights: it was made with others than this server has loaded")
-        raise InvalidInputError(
-            f"snapshot: {name}: it was made with {shown(given.get(name))}, this server's world has {shown(value)}"
-        )
-    surplus = sorted(given.keys() - wanted.keys())
+        it_had = f"with {shown(made[name])}" if name in made else "without this setting"
+        raise InvalidInputError(f"snapshot: {name}: it was made {it_had}, this server's world has {shown(value)}")
+    surplus = sorted(made.keys() - own.keys())
     if surplus:
         raise InvalidInputError(f"snapshot: {shown(surplus[0])}: this server's model has no such setting")
+
+
+def _settings(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's settings by name. Those of a module have its name in front: the whole of them says not what differs."""
+    settings: dict[str, Any] = {}
+    for name, value in model.items():
+        own = {f"{name}.{part}": each for part, each in value.items()} if isinstance(value, dict) else {name: value}
+        settings |= own
+    return settings
 
 
 def check_slots(slots: Any, config: WorldConfig, num_chunks: int) -> None:
