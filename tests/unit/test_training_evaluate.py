@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,14 @@ import measures  # noqa: E402
 import streaming  # noqa: E402
 from courtyard.dataset import VARIANT_NAMES  # noqa: E402
 from courtyard.paths import Motion, Stance, follow_keys, frame_poses, move, pose  # noqa: E402
+
+
+@pytest.mark.parametrize("script", ["draw_walk", "evaluate", "render_dataset", "train", "train_world"])
+def test_a_script_starts_as_a_program_of_its_own(script):
+    # One imported what the tests' own paths find and a program's do not.
+    command = [sys.executable, str(TRAINING / f"{script}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_rendered_move_is_recognised():

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from courtyard.dataset import CLIPS_PER_SHARD, VARIANT_NAMES, ClipStore, DatasetSpec, cache_folder, write_shard
-from export import EVALUATION, sha256_of, write_card
 from rich.console import Console
 from rich.progress import track
 from workbench import save_sheet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 import measures
+from export import EVALUATION, sha256_of, write_card
 from measures import LOOK_PAIRS, MOVES, Row, Walked
 from worldmodel.config import EMBEDDED
 from worldmodel.loading import Instance, load_world
