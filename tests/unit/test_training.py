@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from worldmodel import camera as cam
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.world import Controls
 
 from tests.unit.worlds import START_RAYS, TINY, tiny_world
@@ -27,6 +28,7 @@ import train_codec  # noqa: E402
 import train_decoder  # noqa: E402
 import train_world  # noqa: E402
 import workbench  # noqa: E402
+from commands import RefusedError  # noqa: E402
 from courtyard.dataset import CLIPS_PER_SHARD, DatasetSpec, shard_path  # noqa: E402
 
 SPEC = DatasetSpec("train", 0, height_px=CONFIG.height_px, width_px=CONFIG.width_px)
@@ -146,6 +148,49 @@ def test_a_run_begins_with_weights_that_were_told_of_fewer_rays(cache, tmp_path)
     file.unlink()
     resumed = world_trainer(cache, "taken over", "--start-from", str(file))  # the same command goes on
     assert json.loads((resumed.run.folder / "settings.json").read_text())["start_from"] == digest
+
+
+def test_what_a_run_cannot_begin_with_is_told_by_name(cache, tmp_path):
+    (tmp_path / "damaged.safetensors").write_bytes(b"no weights")
+    (tmp_path / "codec.safetensors").write_bytes((cache / "runs" / "codec" / "codec.safetensors").read_bytes())
+    tensors = tiny_world(CONFIG).transformer.state_dict()
+    narrow = {**tensors, "patch_embedding_wancamctrl.weight": torch.zeros(48, 100)}
+    save_file(narrow, tmp_path / "narrow.safetensors")
+    for name, words in {
+        "missing.safetensors": r"missing\.safetensors",
+        "damaged.safetensors": r"damaged\.safetensors: cannot be read as safetensors",
+        "codec.safetensors": r"keys missing .* not known \(decoder",
+        "narrow.safetensors": r"wancamctrl\.weight: wanted shape \[48, 3072\], the file has \[48, 100\]",
+    }.items():
+        with pytest.raises(CheckpointError, match=words):
+            world_trainer(cache, f"begins with {name}", "--start-from", str(tmp_path / name))
+
+
+def test_a_run_begun_with_given_weights_trains_all_of_them(cache, tmp_path):
+    file = tmp_path / "transformer.safetensors"
+    save_file(tiny_world(CONFIG, seed=5).transformer.state_dict(), file)
+    trainer = world_trainer(cache, "begun with and trained", "--start-from", str(file))
+    before = {name: value.clone() for name, value in trainer.transformer.state_dict().items()}
+    train(trainer, 2, budget_steps=100)
+    for name, value in trainer.transformer.named_parameters():
+        assert not torch.equal(value, before[name]), name
+
+
+def test_a_run_that_began_with_another_optimizer_is_not_gone_on_with(cache):
+    for began, other in (("muon", "adamw"), ("adamw", "muon")):
+        world_trainer(cache, f"of {began}", "--optimizer", began).save()
+        with pytest.raises(RefusedError, match=rf"run of {began}: its checkpoint is of another model or optimizer"):
+            world_trainer(cache, f"of {began}", "--optimizer", other)
+
+
+def test_a_checkpoint_that_is_none_is_told_by_its_place(cache):
+    trainer = world_trainer(cache, "damaged")
+    trainer.save()
+    path = trainer.run.checkpoint_path
+    for content in (b"", b"junk", path.read_bytes()[:-5000]):
+        path.write_bytes(content)
+        with pytest.raises(RefusedError, match=r"damaged/checkpoint\.pt: cannot be read"):
+            world_trainer(cache, "damaged")
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

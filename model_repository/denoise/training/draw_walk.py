@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from commands import run_command
 from courtyard.dataset import VARIANT_NAMES
 from courtyard.paths import Stance, follow_keys, frame_poses, pose
 from courtyard.renderer import default_intrinsics, render
 from numpy.typing import NDArray
 from PIL import Image
+from worldstream.errors import InvalidInputError
 from worldstream.paths import actions_from_text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--truth", type=Path, help="an .npy of the frames: uint8 [T, H, W, 3]")
     options = parser.parse_args(arguments)
     if options.picture:
-        Image.fromarray(_rendered(pose(START)[None], PICTURE_PX, "day")[0]).save(options.picture)
+        Image.fromarray(_rendered(pose(START)[None], PICTURE_PX, "day")[0]).save(options.picture, "PNG")
     if options.truth:
         walk = served_walk(START, actions_from_text(options.actions), options.chunks)
         size = (EMBEDDED.height_px, EMBEDDED.width_px)
@@ -67,4 +69,4 @@ def _rendered(poses: NDArray[np.float64], size: tuple[int, int], look: str) -> N
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, InvalidInputError)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from commands import RefusedError, count, device, run_command
 from courtyard.dataset import CLIPS_PER_SHARD, VARIANT_NAMES, ClipStore, DatasetSpec, cache_folder, write_shard
 from rich.console import Console
 from rich.progress import track
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 import measures
 from export import EVALUATION, sha256_of, write_card
 from measures import LOOK_PAIRS, MOVES, Row, Walked
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.config import EMBEDDED
 from worldmodel.loading import Instance, load_world
 from worldmodel.serving import ServingConfig
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and report."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
+    options.sheets.mkdir(parents=True, exist_ok=True)  # refused now rather than when all has been measured
     world = load(options)
     clips = held_out_clips(options.cache or cache_folder(), options.clips)
     results: Results = {"weights": options.weights.name if options.weights else "seeded", "clips": options.clips}
@@ -56,7 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measure_motions(world, options, results, sheets)
     measure_standing(world, options, results, sheets)
     measure_prompts(world, options, results, sheets)
-    options.sheets.mkdir(parents=True, exist_ok=True)
     for name, rows in sheets.items():
         save_sheet(options.sheets / f"{name}.png", rows)
     document = report(world, results, wanted(results), options.weights)
@@ -72,11 +74,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help=f"write {EVALUATION} beside the weights, and their card anew"
     )
-    parser.add_argument("--clips", type=int, default=32, help="walks and places to measure")
-    parser.add_argument("--chunks", type=int, default=8, help="chunks of a walk; standing still takes twice as many")
-    parser.add_argument("--window", type=int, help="latent frames of the causal window; default: the configuration's")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--clips", type=count, default=32, help="walks and places to measure")
+    parser.add_argument("--chunks", type=count, default=8, help="chunks of a walk; standing still takes twice as many")
+    parser.add_argument("--window", type=count, help="latent frames of the causal window; default: the configuration's")
+    parser.add_argument("--threads", type=count, default=os.cpu_count() or 2)
+    parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sheets", type=Path, default=ROOT / "demo" / "evaluation", help="folder of contact sheets")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
     options = parser.parse_args(arguments)
@@ -89,7 +91,10 @@ def load(options: argparse.Namespace) -> World:
     """The world as the server loads it."""
     config = EMBEDDED.replace(vocabulary=VARIANT_NAMES)
     if options.window:
-        config = config.replace(window_latent_frames=options.window)
+        try:
+            config = config.replace(window_latent_frames=options.window)
+        except ValueError as error:
+            raise RefusedError(f"--window: {error}") from error
     checkpoint = str(options.weights.resolve()) if options.weights else ""
     serving = ServingConfig(checkpoint=checkpoint, device=options.device)
     return load_world(config, serving, ROOT, Instance("MODEL", 0))
@@ -237,4 +242,4 @@ def _rounded(value: float | np.floating[Any]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, CheckpointError)

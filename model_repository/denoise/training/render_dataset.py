@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from commands import count, device, run_command, seed
 from courtyard.dataset import CLIPS_PER_SHARD, SPLITS, DatasetSpec, cache_folder, shard_path, write_shard
 from rich.progress import track
 
@@ -34,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clips", type=int, default=512)
+    parser.add_argument("--clips", type=count, default=512)
     parser.add_argument("--split", choices=SPLITS, default="train")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--latent-frames", type=int, default=24)
-    parser.add_argument("--height", type=int, default=96)
-    parser.add_argument("--width", type=int, default=160)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--latent-frames", type=count, default=24)
+    parser.add_argument("--height", type=count, default=96)
+    parser.add_argument("--width", type=count, default=160)
+    parser.add_argument("--workers", type=count, default=2)
+    parser.add_argument("--device", type=device, default="cpu")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
     return parser.parse_args(arguments)
 
@@ -56,4 +57,4 @@ def _write(job: tuple[Path, DatasetSpec, int]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -21,6 +21,7 @@ import torch
 import train_codec
 import train_decoder
 import train_world
+from commands import count, device, minutes, run_command, seed
 from courtyard.dataset import cache_folder
 from export import export_weights
 
@@ -46,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clips", type=int, default=640, help="walks to render for training")
-    parser.add_argument("--codec-steps", type=int, default=5000)
-    parser.add_argument("--decoder-steps", type=int, default=3000)
-    parser.add_argument("--world-steps", type=int, default=12000)
-    parser.add_argument("--minutes", type=float, help="time for all trainings together, instead of steps")
-    parser.add_argument("--codec-batch", type=int, default=4)
-    parser.add_argument("--world-batch", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--clips", type=count, default=640, help="walks to render for training")
+    parser.add_argument("--codec-steps", type=count, default=5000)
+    parser.add_argument("--decoder-steps", type=count, default=3000)
+    parser.add_argument("--world-steps", type=count, default=12000)
+    parser.add_argument("--minutes", type=minutes, help="time for all trainings together, instead of steps")
+    parser.add_argument("--codec-batch", type=count, default=4)
+    parser.add_argument("--world-batch", type=count, default=4)
+    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--threads", type=count, default=os.cpu_count() or 2)
+    parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=True, help="the transformer's blocks"
     )
@@ -91,4 +92,4 @@ def _stages(options: argparse.Namespace) -> list[tuple[str, Callable[[], None]]]
 
 if __name__ == "__main__":
     os.nice(5)  # training is never in a hurry
-    sys.exit(main())
+    run_command(main)

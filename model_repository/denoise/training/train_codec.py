@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from commands import count, device, minutes, run_command, seed
 from courtyard.dataset import CLIPS_PER_SHARD, ClipStore, DatasetSpec, cache_folder, write_shard
 from numpy.typing import NDArray
 from safetensors.torch import save_file
@@ -74,14 +75,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def add_options(parser: argparse.ArgumentParser, rate: float, name: str) -> None:
     """Those of every training of a codec, with a run's own learning rate and name."""
-    parser.add_argument("--minutes", type=float, default=60, help="training time over all resumptions of the run")
-    parser.add_argument("--steps", type=int, help="a number of steps instead of minutes")
-    parser.add_argument("--batch", type=int, default=4, help="clips in a step; half as many once pictures are whole")
+    parser.add_argument("--minutes", type=minutes, default=60, help="training time over all resumptions of the run")
+    parser.add_argument("--steps", type=count, help="a number of steps instead of minutes")
+    parser.add_argument("--batch", type=count, default=4, help="clips in a step; half as many once pictures are whole")
     parser.add_argument("--frames", type=int, default=13, help="frames in a training clip: 1 + 4k")
     parser.add_argument("--rate", type=float, default=rate)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--check-every", type=float, default=10, help="minutes between checkpoints and evaluations")
     parser.add_argument("--name", default=name)
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
@@ -249,4 +250,4 @@ def to_pixels(frames: Tensor) -> NDArray[np.uint8]:
 
 if __name__ == "__main__":
     os.nice(5)  # training is never in a hurry
-    main()
+    run_command(main)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from courtyard.dataset import DatasetSpec, cache_folder
+from commands import require_walks, run_command
+from courtyard.dataset import ClipStore, DatasetSpec, cache_folder
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     cache = options.cache or cache_folder()
     train, held_out = DatasetSpec("train", 0), DatasetSpec("held_out", seed=0)
+    require_walks(*(ClipStore(cache, spec) for spec in (train, held_out)))
     DecoderTrainer(options, cache, train, held_out).train(Budget(options.minutes, options.steps))
 
 
@@ -85,4 +87,4 @@ def grow(codec: StreamingCodec, tensors: dict[str, Tensor]) -> None:
 
 if __name__ == "__main__":
     os.nice(5)  # training is never in a hurry
-    main()
+    run_command(main)

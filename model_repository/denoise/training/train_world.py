@@ -16,11 +16,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from courtyard.dataset import ClipStore, DatasetSpec, cache_folder
+from commands import RefusedError, count, device, minutes, require_walks, run_command, seed
+from courtyard.dataset import SPLITS, ClipStore, DatasetSpec, cache_folder
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
@@ -41,6 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 from latents import SESSIONS, Lesson, LessonStore, camera_of
 from streaming import chunk_psnr, stream_walk
 from teacher import attend_chunkwise, num_clean_frames, teacher_velocity
+from worldmodel.checkpoint import fill_strict, read_tensors
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import EMBEDDED, WorldConfig
 from worldmodel.layers import seed_parameters
@@ -69,24 +72,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     cache = options.cache or cache_folder()
+    require_walks(*(ClipStore(cache, DatasetSpec(split, 0)) for split in SPLITS))
     WorldTrainer(options, cache).train(Budget(options.minutes, options.steps))
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options, from the command line if no arguments are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=120, help="training time over all resumptions of the run")
+    parser.add_argument("--minutes", type=minutes, default=120, help="training time over all resumptions of the run")
     parser.add_argument(
-        "--steps", type=int, help="a number of steps instead of minutes: the same result on any machine"
+        "--steps", type=count, help="a number of steps instead of minutes: the same result on any machine"
     )
-    parser.add_argument("--batch", type=int, default=4, help="sessions in a step")
+    parser.add_argument("--batch", type=count, default=4, help="sessions in a step")
     parser.add_argument("--rate", type=float, default=1.5e-3)
-    parser.add_argument("--clips", type=int, help="walks to learn from; default all that are rendered")
+    parser.add_argument("--clips", type=count, help="walks to learn from; default all that are rendered")
     parser.add_argument("--start-from", type=Path, help="a transformer.safetensors to begin a new run with")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--check-every", type=float, default=15, help="minutes between checkpoints and evaluations")
     parser.add_argument("--codec", default="decoder", help="the codec's run")
@@ -121,7 +125,7 @@ class WorldTrainer:
         seed_parameters(self.transformer, options.seed)
         self._start_quietly()
         state = self.run.load()
-        self.start_from: str | None = state["start_from"] if state else None
+        self.start_from: str | None = state.get("start_from") if state else None
         if options.start_from and not state:
             self.start_from = self._take_over(options.start_from)
         self.run.note(start_from=self.start_from)
@@ -130,9 +134,7 @@ class WorldTrainer:
         self.optimizers = self._new_optimizers()
         self.average = MovingAverage(self.transformer, 0.998)
         if state:
-            self.transformer.load_state_dict(state["transformer"])
-            self.optimizers.load(state["optimizers"])
-            self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
+            self._resume(state)
         if options.compile:
             for block in self.transformer.blocks:
                 block.compile()
@@ -166,11 +168,29 @@ class WorldTrainer:
 
         Returns:
             The file's SHA-256, 64 hexadecimal digits.
+
+        Raises:
+            CheckpointError: it cannot be read, or is of another transformer.
         """
-        name, tensors = "patch_embedding_wancamctrl.weight", load_file(file)
-        missing = self.transformer.get_parameter(name).shape[1] - tensors[name].shape[1]
-        self.transformer.load_state_dict(tensors | {name: functional.pad(tensors[name], (0, max(0, missing)))})
+        name, tensors = "patch_embedding_wancamctrl.weight", read_tensors(file)
+        wanted, found = self.transformer.get_parameter(name), tensors.get(name)
+        if found is not None and found.dim() == 2 and 2 * found.shape[1] == wanted.shape[1]:
+            tensors[name] = functional.pad(found, (0, found.shape[1]))
+        fill_strict(self.transformer, tensors, file, wanted.device)
+        self.transformer.requires_grad_(True)
         return hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint, whose weights and averages replace those that the run began with."""
+        try:
+            self.transformer.load_state_dict(state["transformer"])
+            self.optimizers.load(state["optimizers"])
+            self.average.values = {k: v.to(self.options.device) for k, v in state["average"].items()}
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise RefusedError(
+                f"run {self.options.name}: its checkpoint is of another model or optimizer than this one; "
+                "go on with the --optimizer and the code that it began with, or begin another --name"
+            ) from error
 
     def train(self, budget: Budget) -> None:
         """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
@@ -320,4 +340,4 @@ def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:
 
 if __name__ == "__main__":
     os.nice(5)  # training is never in a hurry
-    main()
+    run_command(main, CheckpointError)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from commands import RefusedError
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -57,8 +58,14 @@ class Run:
         """The last checkpoint's state, with step and time taken over from it; None for a new run."""
         if not self.checkpoint_path.exists():
             return None
-        state: dict[str, Any] = torch.load(self.checkpoint_path, map_location="cpu", weights_only=True)
-        self.step, self.trained_s = state["step"], state["trained_s"]
+        try:
+            state: dict[str, Any] = torch.load(self.checkpoint_path, map_location="cpu", weights_only=True)
+            self.step, self.trained_s = state["step"], state["trained_s"]
+        except Exception as error:  # of many classes, as the damage is
+            raise RefusedError(
+                f"{self.checkpoint_path}: cannot be read as a checkpoint, it is damaged or none; "
+                "put it away to begin this run anew"
+            ) from error
         self.saved_s = self.trained_s
         return state
 

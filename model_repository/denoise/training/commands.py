@@ -1,0 +1,76 @@
+"""What the command lines here share: values that are checked where they are read, and refusals of one line."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+from courtyard.dataset import ClipStore
+
+
+class RefusedError(Exception):
+    """What was asked for cannot be done; says what was wanted and what came."""
+
+
+def run_command(main: Callable[[], int | None], *refusals: type[Exception]) -> NoReturn:
+    """End the program with what `main` returns; where it refuses, with one line and 1.
+
+    Args:
+        refusals: errors whose own words say what to change. RefusedError and the system's (no such file, no
+            permission) are among them always; everything else is a bug and keeps its traceback.
+    """
+    expected: tuple[type[Exception], ...] = (RefusedError, OSError, *refusals)
+    try:
+        sys.exit(main())
+    except expected as error:
+        sys.exit(f"error: {error}")
+
+
+def require_walks(*stores: ClipStore) -> None:
+    """Refuse to begin a training that has nothing to learn from, or would find later that it cannot be measured."""
+    for store in stores:
+        if not len(store):
+            raise RefusedError(f"--cache: no {store.spec.name} walks there; render_dataset.py makes them")
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"wanted a whole number, 1 or more, got {text!r}")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 on, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"wanted a whole number, 0 or more, got {text!r}")
+    return value
+
+
+def minutes(text: str) -> float:
+    """A time that is not nothing, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"wanted a number of minutes, more than 0, got {text!r}")
+    return value
+
+
+def device(text: str) -> str:
+    """A device that torch can use here, for argparse."""
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(f"wanted a device that torch has here, such as cpu, got {text!r}") from error
+    return text

@@ -1,0 +1,83 @@
+"""The training scripts' command lines: what cannot be meant is refused in one line that names the option."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAINING = Path(__file__).parents[2] / "model_repository" / "denoise" / "training"
+sys.path.append(str(TRAINING))  # the scripts there import one another by name
+
+import evaluate  # noqa: E402
+import render_dataset  # noqa: E402
+import train_codec  # noqa: E402
+import train_decoder  # noqa: E402
+import train_world  # noqa: E402
+from commands import RefusedError, run_command  # noqa: E402
+
+COUNT = "wanted a whole number, 1 or more, got "
+
+
+@pytest.mark.parametrize(
+    ("main", "option", "value", "words"),
+    [
+        (evaluate.main, "--clips", "0", COUNT + "'0'"),
+        (evaluate.main, "--chunks", "-1", COUNT + "'-1'"),
+        (evaluate.main, "--window", "many", COUNT + "'many'"),
+        (evaluate.main, "--device", "nope", "wanted a device that torch has here, such as cpu, got 'nope'"),
+        (render_dataset.main, "--clips", "0", COUNT + "'0'"),
+        (render_dataset.main, "--workers", "0", COUNT + "'0'"),
+        (render_dataset.main, "--latent-frames", "0", COUNT + "'0'"),
+        (render_dataset.main, "--height", "0", COUNT + "'0'"),
+        (render_dataset.main, "--seed", "-1", "wanted a whole number, 0 or more, got '-1'"),
+        (train_world.main, "--batch", "0", COUNT + "'0'"),
+        (train_world.main, "--clips", "1.5", COUNT + "'1.5'"),
+        (train_world.main, "--minutes", "0", "wanted a number of minutes, more than 0, got '0'"),
+        (train_codec.main, "--minutes", "nan", "wanted a number of minutes, more than 0, got 'nan'"),
+        (train_decoder.main, "--steps", "0", COUNT + "'0'"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_by_its_option(main, option, value, words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([option, value])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: argument {option}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["draw_walk", "--actions", "wx", "--truth", "{out}/t.npy"], "error: actions: frame 1: 'x' is no key; "),
+        (["draw_walk", "--picture", "{out}/none/start.png"], "error: [Errno 2] No such file or directory: "),
+        (["evaluate", "--weights", "{out}", "--cache", "{out}", "--sheets", "{out}"], "error: parameter checkpoint: "),
+        (["evaluate", "--window", "2", "--sheets", "{out}"], "error: --window: embedded: a window of 2 latent frames "),
+        (["evaluate", "--sheets", "{out}/file/sheets"], "error: [Errno 20] Not a directory: "),
+        (["train_world", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v2 walks there; "),
+        (["train_decoder", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v2 walks there; "),
+    ],
+)
+def test_a_refusal_is_one_line(arguments, words, tmp_path):
+    (tmp_path / "file").touch()
+    script, *options = [each.format(out=tmp_path) for each in arguments]
+    command = [sys.executable, str(TRAINING / f"{script}.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(words)
+
+
+def test_a_bug_keeps_its_traceback():
+    def refused() -> None:
+        raise RefusedError("wanted this, got that")
+
+    def wrong() -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(SystemExit, match=r"^error: wanted this, got that$"):
+        run_command(refused)
+    with pytest.raises(KeyError):
+        run_command(wrong)
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda: 130)
+    assert ended.value.code == 130
