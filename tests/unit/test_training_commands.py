@@ -81,3 +81,20 @@ def test_a_bug_keeps_its_traceback():
     with pytest.raises(SystemExit) as ended:
         run_command(lambda: 130)
     assert ended.value.code == 130
+
+
+def test_a_codec_learns_from_the_walks_that_are_rendered_whatever_its_seed(monkeypatch, tmp_path):
+    # With another seed it rendered one shard of walks of that seed, and learnt from eight walks.
+    seen = []
+
+    class Noted:
+        def __init__(self, options, cache, train, held_out, config) -> None:
+            seen.append(train.name)
+
+        def train(self, budget) -> None:
+            pass
+
+    monkeypatch.setattr(train_codec, "write_shard", lambda *_: None)
+    monkeypatch.setattr(train_codec, "CodecTrainer", Noted)
+    train_codec.main(["--seed", "5", "--cache", str(tmp_path)])
+    assert seen == ["train-0-24x96x160-v2"]

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     cache = options.cache or cache_folder()
-    train, held_out = DatasetSpec("train", options.seed), DatasetSpec("held_out", seed=0)
+    train, held_out = DatasetSpec("train", seed=0), DatasetSpec("held_out", seed=0)
     for spec, num_clips in ((held_out, HELD_OUT_CLIPS), (train, 1)):
         for shard in range(-(-num_clips // CLIPS_PER_SHARD)):
             write_shard(cache, spec, shard)
