@@ -237,6 +237,39 @@ def test_a_camera_that_cannot_be_is_refused(data, world, name, tensor):
     assert "cam_to_world" not in message
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        # A step has at most a thousand model units, a chunk three: the second chunk is at most six thousand away.
+        ("past.1.cam_to_origin", 6001.0, "wanted translations of at most 6000"),
+        ("past.0.cam_to_origin", 1e160, "wanted translations of at most 3000"),
+        ("past.0.relative", -1001.0, "wanted translations of at most 1000"),
+        ("camera.cam_to_origin", 1e160, "wanted translations of at most 1e+50"),
+        ("camera.alignment", -1e308, "wanted translations of at most 1e+50"),
+    ],
+)
+def test_a_camera_farther_than_any_session_goes_is_refused(data, world, name, value, words):
+    tensor = contents(data)[0][name].clone()
+    tensor.view(-1, 4, 4)[-1, 1, 3] = value
+    assert f"snapshot: {name}: {words}" in refusal(changed(data, tensors={name: tensor}), world)
+
+
+def test_a_camera_as_far_as_a_session_may_go_is_taken(data, world):
+    tensors = contents(data)[0]
+    tensors["past.1.cam_to_origin"][-1, 1, 3] = 6000.0
+    tensors["camera.cam_to_origin"][1, 3] = 3e38  # float32's last
+    go(world, load(changed(data, tensors=tensors), world))
+
+
+@pytest.mark.parametrize("name", ["camera.scale", "camera.intrinsics", "past.0.intrinsics"])
+@pytest.mark.parametrize("value", [1e-308, 1e308])
+def test_lengths_that_no_lens_and_no_scale_has_are_refused(data, world, name, value):
+    # A focal length next to nothing made rays that are not finite, and the next chunk an internal error.
+    tensor = torch.full_like(contents(data)[0][name], value)
+    wanted = f"snapshot: {name}: wanted numbers of at most 1e+50, and lengths of at least 1e-50"
+    assert wanted in refusal(changed(data, tensors={name: tensor}), world)
+
+
 @pytest.mark.parametrize("name", ["keys.0", "prompt.keys.0", "past.0.latent", "decoder_memory.0"])
 def test_numbers_beyond_all_measure_are_refused(data, world, name):
     tensor = contents(data)[0][name].clone()

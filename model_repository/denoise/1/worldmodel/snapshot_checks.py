@@ -25,6 +25,7 @@ from worldmodel.world import World
 
 MAX_CHUNKS = 1 << 30  # chunk numbers are sent in 32 bits
 MAX_SIDE_PX = 1 << 20
+MAX_NUMBER = 1e50  # of a camera in the client's units, which are float32: far beyond, squares run over
 # Of the configuration, what a session that runs no longer depends on, or carries itself.
 NOT_COMPARED = ("height_px", "width_px", "further_sizes", "horizontal_fov_deg", "max_steps")
 OPTIONAL = {"camera.scale": (1,), "camera.alignment": (4, 4), "camera.pending": (4, 4)}
@@ -169,16 +170,28 @@ def check_camera(stored: Mapping[str, Stored]) -> None:
             continue
         values = array_of(each)
         if name == "camera.scale" or name.endswith(".intrinsics"):
-            positive = values[..., :2]  # the scale; fx and fy
-            if not (np.isfinite(values).all() and (positive > 0).all()):
-                raise InvalidInputError(f"snapshot: {name}: wanted finite numbers, and positive ones for lengths")
+            lengths = values[..., :2]  # the scale; fx and fy
+            if not ((np.abs(values) <= MAX_NUMBER).all() and (lengths >= 1 / MAX_NUMBER).all()):
+                raise InvalidInputError(
+                    f"snapshot: {name}: wanted numbers of at most {MAX_NUMBER:g}, and lengths of at least "
+                    f"{1 / MAX_NUMBER:g}"
+                )
             continue
         try:
             checked_poses(values.reshape(-1, 4, 4))
         except InvalidInputError as error:
             raise InvalidInputError(f"snapshot: {name}: {str(error).removeprefix('cam_to_world: ')}") from error
-        if name.endswith(".relative") and np.abs(values[..., :3, 3]).max() > MAX_STEP:
-            raise InvalidInputError(f"snapshot: {name}: wanted steps of at most {MAX_STEP:g} model units")
+        farthest = _farthest(name, len(values))
+        if np.abs(values[..., :3, 3]).max() > farthest:
+            raise InvalidInputError(f"snapshot: {name}: wanted translations of at most {farthest:g}")
+
+
+def _farthest(name: str, length: int) -> float:
+    """How far a camera can be: those of the past are in model units, of which a step has so many at most."""
+    if not name.startswith("past."):
+        return MAX_NUMBER
+    _, chunk, kind = name.split(".")
+    return MAX_STEP if kind == "relative" else MAX_STEP * length * (int(chunk) + 1)
 
 
 def noise_of(state: Any) -> Noise:
