@@ -183,6 +183,19 @@ def test_a_run_that_began_with_another_optimizer_is_not_gone_on_with(cache):
             world_trainer(cache, f"of {began}", "--optimizer", other)
 
 
+def test_settings_are_those_that_a_run_was_trained_with(cache):
+    # A call that was refused, or found the run done, left its own: a model card told of what never was.
+    done = world_trainer(cache, "with settings", "--rate", "0.002")
+    train(done, 1, budget_steps=1)
+    done.save()
+    done.export_path.touch()
+    world_trainer(cache, "with settings", "--rate", "9").train(workbench.Budget(60, 1))
+    with pytest.raises(RefusedError):
+        world_trainer(cache, "with settings", "--optimizer", "adamw")
+    settings = json.loads((done.run.folder / "settings.json").read_text())
+    assert (settings["rate"], settings["optimizer"]) == (0.002, "muon")
+
+
 def test_a_checkpoint_that_is_none_is_told_by_its_place(cache):
     trainer = world_trainer(cache, "damaged")
     trainer.save()

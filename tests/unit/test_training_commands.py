@@ -67,19 +67,25 @@ def test_a_refusal_is_one_line(arguments, words, tmp_path):
     assert line.startswith(words)
 
 
-def test_a_bug_keeps_its_traceback():
+def test_refusals_and_stops_end_quietly_and_a_bug_keeps_its_traceback():
     def refused() -> None:
         raise RefusedError("wanted this, got that")
 
     def wrong() -> None:
         raise KeyError("a bug")
 
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
     with pytest.raises(SystemExit, match=r"^error: wanted this, got that$"):
         run_command(refused)
     with pytest.raises(KeyError):
         run_command(wrong)
     with pytest.raises(SystemExit) as ended:
-        run_command(lambda: 130)
+        run_command(lambda: 7)
+    assert ended.value.code == 7
+    with pytest.raises(SystemExit) as ended:
+        run_command(stopped)
     assert ended.value.code == 130
 
 

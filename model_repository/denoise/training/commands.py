@@ -14,7 +14,7 @@ class RefusedError(Exception):
 
 
 def run_command(main: Callable[[], int | None], *refusals: type[Exception]) -> NoReturn:
-    """End the program with what `main` returns; where it refuses, with one line and 1.
+    """End the program with what `main` returns; where it refuses, with one line and 1; where it is stopped, with 130.
 
     Args:
         refusals: errors whose own words say what to change. RefusedError and the system's (no such file, no
@@ -25,6 +25,9 @@ def run_command(main: Callable[[], int | None], *refusals: type[Exception]) -> N
         sys.exit(main())
     except expected as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
 
 
 def require_walks(*stores: ClipStore) -> None:

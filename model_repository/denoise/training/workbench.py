@@ -43,12 +43,10 @@ class Run:
         self.step = 0
         self.trained_s = 0.0
         self.saved_s = 0.0  # of training time, at the last checkpoint
-        self.note()
 
     def note(self, **more: Any) -> None:
-        """Write settings.json: what the run was called with, and what else there is to know of it."""
+        """Add to what settings.json says besides what the run was called with."""
         self.settings |= more
-        (self.folder / "settings.json").write_text(json.dumps(self.settings, indent=2, default=str) + "\n")
 
     @property
     def checkpoint_path(self) -> Path:
@@ -70,7 +68,12 @@ class Run:
         return state
 
     def save(self, **state: Any) -> None:
-        """Replace the checkpoint; a broken write leaves the old one."""
+        """Replace the checkpoint; a broken write leaves the old one.
+
+        Its settings are written with it: those of a call that was refused, or had nothing to do, made nothing.
+        """
+        settings = json.dumps(self.settings, indent=2, default=str) + "\n"
+        write_whole(self.folder / "settings.json", lambda unfinished: unfinished.write_text(settings))
         whole = {**state, "step": self.step, "trained_s": self.trained_s}
         write_whole(self.checkpoint_path, lambda unfinished: torch.save(whole, unfinished))
         self.saved_s = self.trained_s
