@@ -45,6 +45,15 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_option(main, option, val
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: argument {option}: {words}")
 
 
+def test_a_card_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path, capsys):
+    for arguments in (["--keep"], ["--keep", "--weights", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            evaluate.main(arguments)
+    [first, second] = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert first.endswith("error: --keep: wanted --weights too, beside which it writes")
+    assert second.endswith("error: --keep: wanted weights with their training.json, of which their card is made")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

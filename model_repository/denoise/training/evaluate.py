@@ -27,7 +27,7 @@ from workbench import save_sheet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 import measures
-from export import EVALUATION, sha256_of, write_card
+from export import EVALUATION, FACTS, sha256_of, write_card
 from measures import LOOK_PAIRS, MOVES, Row, Walked
 from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.config import EMBEDDED
@@ -84,6 +84,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.keep and not options.weights:
         parser.error("--keep: wanted --weights too, beside which it writes")
+    if options.keep and not (options.weights / FACTS).is_file():
+        parser.error(f"--keep: wanted weights with their {FACTS}, of which their card is made")
     return options
 
 

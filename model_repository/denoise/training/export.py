@@ -18,6 +18,7 @@ CARD = Path(__file__).with_name("model_card.md")
 RUNS = ("codec", "decoder", "world")
 SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves
 EVALUATION = "evaluation.json"
+FACTS = "training.json"
 NOT_FOR_OTHERS = ("cache", "name", "codec", "threads")  # settings that say nothing of the weights
 
 
@@ -48,14 +49,14 @@ def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) ->
         "runs": {run: _run_facts(cache / "runs" / run) for run in RUNS},
         "torch": torch.__version__,
     }
-    (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (folder / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     write_card(folder)
     return facts
 
 
 def write_card(folder: Path) -> None:
     """Write MODEL_CARD.md from training.json and, if evaluation.json is of these very weights, from that."""
-    facts = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     file = folder / EVALUATION
     evaluation = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     if evaluation and evaluation["weights_sha256"] != sha256_of(folder):
