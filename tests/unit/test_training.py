@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from worldmodel import camera as cam
-from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.world import Controls
 
 from tests.unit.worlds import START_RAYS, TINY, tiny_world
@@ -157,12 +156,12 @@ def test_what_a_run_cannot_begin_with_is_told_by_name(cache, tmp_path):
     narrow = {**tensors, "patch_embedding_wancamctrl.weight": torch.zeros(48, 100)}
     save_file(narrow, tmp_path / "narrow.safetensors")
     for name, words in {
-        "missing.safetensors": r"missing\.safetensors",
+        "missing.safetensors": r"missing\.safetensors: no such file",
         "damaged.safetensors": r"damaged\.safetensors: cannot be read as safetensors",
         "codec.safetensors": r"keys missing .* not known \(decoder",
         "narrow.safetensors": r"wancamctrl\.weight: wanted shape \[48, 3072\], the file has \[48, 100\]",
     }.items():
-        with pytest.raises(CheckpointError, match=words):
+        with pytest.raises(RefusedError, match=rf"^--start-from: .*{words}"):
             world_trainer(cache, f"begins with {name}", "--start-from", str(tmp_path / name))
 
 

@@ -59,7 +59,7 @@ def test_a_card_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path
     [
         (["draw_walk", "--actions", "wx", "--truth", "{out}/t.npy"], "error: actions: frame 1: 'x' is no key; "),
         (["draw_walk", "--picture", "{out}/none/start.png"], "error: [Errno 2] No such file or directory: "),
-        (["evaluate", "--weights", "{out}", "--cache", "{out}", "--sheets", "{out}"], "error: parameter checkpoint: "),
+        (["evaluate", "--weights", "{out}", "--sheets", "{out}"], "error: --weights: parameter checkpoint: "),
         (["evaluate", "--window", "2", "--sheets", "{out}"], "error: --window: embedded: a window of 2 latent frames "),
         (["evaluate", "--sheets", "{out}/file/sheets"], "error: [Errno 20] Not a directory: "),
         (["train_world", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v2 walks there; "),

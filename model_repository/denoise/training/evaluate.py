@@ -99,7 +99,10 @@ def load(options: argparse.Namespace) -> World:
             raise RefusedError(f"--window: {error}") from error
     checkpoint = str(options.weights.resolve()) if options.weights else ""
     serving = ServingConfig(checkpoint=checkpoint, device=options.device)
-    return load_world(config, serving, ROOT, Instance("MODEL", 0))
+    try:
+        return load_world(config, serving, ROOT, Instance("MODEL", 0))
+    except CheckpointError as error:
+        raise RefusedError(f"--weights: {error}") from error
 
 
 def held_out_clips(cache: Path, count: int) -> ClipStore:
@@ -244,4 +247,4 @@ def _rounded(value: float | np.floating[Any]) -> float:
 
 
 if __name__ == "__main__":
-    run_command(main, CheckpointError)
+    run_command(main)

@@ -170,13 +170,18 @@ class WorldTrainer:
             The file's SHA-256, 64 hexadecimal digits.
 
         Raises:
-            CheckpointError: it cannot be read, or is of another transformer.
+            RefusedError: it cannot be read, or is of another transformer.
         """
-        name, tensors = "patch_embedding_wancamctrl.weight", read_tensors(file)
-        wanted, found = self.transformer.get_parameter(name), tensors.get(name)
-        if found is not None and found.dim() == 2 and 2 * found.shape[1] == wanted.shape[1]:
-            tensors[name] = functional.pad(found, (0, found.shape[1]))
-        fill_strict(self.transformer, tensors, file, wanted.device)
+        name = "patch_embedding_wancamctrl.weight"
+        wanted = self.transformer.get_parameter(name)
+        try:
+            tensors = read_tensors(file)
+            found = tensors.get(name)
+            if found is not None and found.dim() == 2 and 2 * found.shape[1] == wanted.shape[1]:
+                tensors[name] = functional.pad(found, (0, found.shape[1]))
+            fill_strict(self.transformer, tensors, file, wanted.device)
+        except CheckpointError as error:
+            raise RefusedError(f"--start-from: {error}") from error
         self.transformer.requires_grad_(True)
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -340,4 +345,4 @@ def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:
 
 if __name__ == "__main__":
     os.nice(5)  # training is never in a hurry
-    run_command(main, CheckpointError)
+    run_command(main)
