@@ -144,6 +144,9 @@ def test_a_run_begins_with_weights_that_were_told_of_fewer_rays(cache, tmp_path)
 
     trainer.save()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    save_file(tiny_world(TINY, seed=6).transformer.state_dict(), file)
+    with pytest.raises(RefusedError, match=r"^--start-from: run taken over began with other weights"):
+        world_trainer(cache, "taken over", "--start-from", str(file))
     file.unlink()
     resumed = world_trainer(cache, "taken over", "--start-from", str(file))  # the same command goes on
     assert json.loads((resumed.run.folder / "settings.json").read_text())["start_from"] == digest

@@ -45,6 +45,12 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_option(main, option, val
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: argument {option}: {words}")
 
 
+def test_more_chunks_than_a_walk_has_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        evaluate.main(["--chunks", "9"])
+    assert capsys.readouterr().err.endswith("error: --chunks: a walk has 8, got 9\n")
+
+
 def test_a_card_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path, capsys):
     for arguments in (["--keep"], ["--keep", "--weights", str(tmp_path)]):
         with pytest.raises(SystemExit):

@@ -150,9 +150,3 @@ def test_the_report_is_a_table_and_one_json_document(capsys, tmp_path):
     assert document["wanted"][0] == bar
     assert document["weights_sha256"] == {"transformer.safetensors": hashlib.sha256(b"weights").hexdigest()}
     assert "holds  codec, dB" in capsys.readouterr().out
-
-
-def test_figures_are_kept_beside_weights_alone(capsys):
-    with pytest.raises(SystemExit):
-        evaluate.main(["--keep"])
-    assert "--keep: wanted --weights too" in capsys.readouterr().err

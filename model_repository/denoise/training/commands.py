@@ -39,23 +39,21 @@ def require_walks(*stores: ClipStore) -> None:
 
 def count(text: str) -> int:
     """A whole number from 1 on, for argparse."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"wanted a whole number, 1 or more, got {text!r}")
-    return value
+    return _whole_number(text, 1)
 
 
 def seed(text: str) -> int:
     """A whole number from 0 on, for argparse."""
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"wanted a whole number, 0 or more, got {text!r}")
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"wanted a whole number, {least} or more, got {text!r}")
     return value
 
 

@@ -44,6 +44,7 @@ FLOOR_DB = {1: 22.2, 2: 18.9, 3: 17.5, 4: 16.9}  # of the feasibility run
 MARGIN_BAR_DB = 3.0
 STILL_BAR_DB = 14.0
 SHEET_CLIPS = 8
+CHUNKS_OF_A_WALK = DatasetSpec("held_out", 0).num_latent_frames // EMBEDDED.chunk_latent_frames
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,6 +83,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sheets", type=Path, default=ROOT / "demo" / "evaluation", help="folder of contact sheets")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
     options = parser.parse_args(arguments)
+    if options.chunks > CHUNKS_OF_A_WALK:
+        parser.error(f"--chunks: a walk has {CHUNKS_OF_A_WALK}, got {options.chunks}")
     if options.keep and not options.weights:
         parser.error("--keep: wanted --weights too, beside which it writes")
     if options.keep and not (options.weights / FACTS).is_file():

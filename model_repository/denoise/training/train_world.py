@@ -128,6 +128,8 @@ class WorldTrainer:
         self.start_from: str | None = state.get("start_from") if state else None
         if options.start_from and not state:
             self.start_from = self._take_over(options.start_from)
+        elif options.start_from and options.start_from.exists() and _sha256(options.start_from) != self.start_from:
+            raise RefusedError(f"--start-from: run {options.name} began with other weights; --name begins a new one")
         self.run.note(start_from=self.start_from)
         self.transformer.to(options.device)
         attend_chunkwise(self.transformer, config, NUM_LATENT_FRAMES)
@@ -183,7 +185,7 @@ class WorldTrainer:
         except CheckpointError as error:
             raise RefusedError(f"--start-from: {error}") from error
         self.transformer.requires_grad_(True)
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return _sha256(file)
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, whose weights and averages replace those that the run began with."""
@@ -335,6 +337,10 @@ def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames
     untold = 0 if config.transformer.has_start_rays else size
     learnt = (*range(sink), *range(sink + untold, NUM_LATENT_FRAMES))
     return Frames(shown, gap + later, learnt)
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:
