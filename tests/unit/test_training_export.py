@@ -103,6 +103,18 @@ def test_the_card_has_the_evaluation_of_these_weights_and_of_no_others(cache, tm
     assert "As the trainer measured it" in (folder / "MODEL_CARD.md").read_text()
 
 
+def test_the_shipped_card_is_of_the_shipped_weights_and_figures(tmp_path):
+    shipped = TRAINING.parent / "1" / "weights"
+    for file in shipped.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    export.write_card(tmp_path)
+    assert (tmp_path / "MODEL_CARD.md").read_text() == (shipped / "MODEL_CARD.md").read_text()
+    files = json.loads((shipped / "training.json").read_text())["files"]
+    digests = {name: file["sha256"] for name, file in files.items()}
+    assert digests == export.sha256_of(shipped)
+    assert json.loads((shipped / "evaluation.json").read_text())["weights_sha256"] == digests
+
+
 def test_the_card_names_the_weights_that_a_training_began_with(cache, tmp_path):
     settings = cache / "runs" / "world" / "settings.json"
     settings.write_text(json.dumps({"seed": 0, "device": "cpu", "start_from": "0123abcd"}))
