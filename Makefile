@@ -124,7 +124,7 @@ perf: setup ## run the benchmarks and write perf/results/MACHINE/report.md: a qu
 
 # MINUTES of training in all; without it, the full number of steps. TRAIN_ARGS: see train.py --help. Stop it at any time:
 # the same command goes on from there.
-train: setup ## make the embedded world's weights anew: about 5 hours on 2 cores, minutes on a GPU
+train: setup ## make the embedded world's weights anew: about 10 hours on 2 cores, minutes on a GPU
 	@$(VENV_PYTHON) model_repository/denoise/training/train.py $(if $(MINUTES),--minutes '$(MINUTES)') $(TRAIN_ARGS)
 
 clean: ## remove what the commands made, the environment included
