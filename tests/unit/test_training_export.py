@@ -95,7 +95,7 @@ def test_the_card_has_the_evaluation_of_these_weights_and_of_no_others(cache, tm
     export.write_card(folder)
     card = (folder / "MODEL_CARD.md").read_text()
     assert "| chunk | 1 | 2 |\n|---|---|---|\n| streamed along the walk's poses | 25.0 | 22.0 |" in card
-    assert "| drift | 9.0 | at most 8.0 | **missed** |" in card
+    assert "| drift | 9 | at most 8 | **missed** |" in card
     assert "As the trainer measured it" not in card
 
     (folder / "codec.safetensors").write_bytes(b"others")
@@ -120,7 +120,7 @@ def test_the_card_names_the_weights_that_a_training_began_with(cache, tmp_path):
     settings.write_text(json.dumps({"seed": 0, "device": "cpu", "start_from": "0123abcd"}))
     export.export_weights(cache, tmp_path / "weights", TINY)
     card = (tmp_path / "weights" / "MODEL_CARD.md").read_text()
-    assert "The transformer began with weights of an earlier training (SHA-256 `0123abcd`)." in card
+    assert "with the transformer that this repository shipped before (SHA-256\n`0123abcd`; its history has it)." in card
 
 
 def test_weights_that_do_not_fit_float16_are_refused_by_name(cache, tmp_path):

@@ -17,6 +17,10 @@ from worldmodel.config import EMBEDDED, WorldConfig
 CARD = Path(__file__).with_name("model_card.md")
 RUNS = ("codec", "decoder", "world")
 SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves
+BEGAN = (
+    "This last training did not begin at random,\nas `make train` does, but with the transformer that this repository shipped before "
+    "(SHA-256\n`{}`; its history has it)."
+)
 EVALUATION = "evaluation.json"
 FACTS = "training.json"
 NOT_FOR_OTHERS = ("cache", "name", "codec", "threads")  # settings that say nothing of the weights
@@ -94,7 +98,7 @@ def model_card(facts: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
         codec_minutes=round(codec["trained_min"]),
         decoder_minutes=round(decoder["trained_min"]),
         world_minutes=round(world["trained_min"]),
-        world_began=f"The transformer began with weights of an earlier training (SHA-256 `{began}`)." if began else "",
+        world_began=BEGAN.format(began) if began else "",
         device=world["settings"].get("device", "unknown"),
         quality=_evaluated(evaluation) if evaluation else _measured_in_training(decoder["measured"], world["measured"]),
         hashes="\n".join(f"| `{name}` | {file['bytes']} | `{file['sha256']}` |" for name, file in sizes.items()),
@@ -114,7 +118,7 @@ def _evaluated(evaluation: dict[str, Any]) -> str:
     bars = ["| | measured | wanted | |", "|---|---|---|---|"]
     for each in evaluation["wanted"]:
         verdict = "holds" if each["holds"] else "**missed**"
-        bars.append(f"| {each['what']} | {each['value']} | {each['sense']} {each['bar']} | {verdict} |")
+        bars.append(f"| {each['what']} | {each['value']:.4g} | {each['sense']} {each['bar']:g} | {verdict} |")
     intro = (
         f"`evaluate.py` on {results['clips']} held-out walks; `{EVALUATION}` has all of it. PSNR against the truth, dB:"
     )
