@@ -35,7 +35,10 @@ WAN_1_3B = LINGBOT_WORLD_FAST.replace(
 LINGBOT = LINGBOT_WORLD_FAST.replace(name="LingBot 14B/18B", is_distilled=False)
 TINY = EMBEDDED.replace(
     name="tiny",
-    transformer=dataclasses.replace(EMBEDDED.transformer, dim=48, ffn_dim=96, num_heads=2, num_layers=2),
+    # Published layouts have no start rays.
+    transformer=dataclasses.replace(
+        EMBEDDED.transformer, dim=48, ffn_dim=96, num_heads=2, num_layers=2, has_start_rays=False
+    ),
     height_px=32,
     width_px=48,
 )

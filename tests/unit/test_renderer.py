@@ -134,7 +134,7 @@ def test_each_look_has_the_colour_that_its_name_says():
     }
 
     assert mean["night"].mean() < 0.6 * mean["day"].mean()
-    assert mean["snow"].mean() > mean["day"].mean() + 10
+    assert mean["snow"].mean() > mean["day"].mean() + 3
     assert mean["dusk"][0] - mean["dusk"][2] > mean["day"][0] - mean["day"][2] + 30
 
 
