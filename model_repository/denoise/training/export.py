@@ -18,7 +18,8 @@ CARD = Path(__file__).with_name("model_card.md")
 RUNS = ("codec", "decoder", "world")
 SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves
 BEGAN = (
-    "This last training did not begin at random,\nas `make train` does, but with the transformer that this repository shipped before "
+    "This last training did not begin at random,\nas `make train` does, but with the transformer that this repository "
+    "shipped before "
     "(SHA-256\n`{}`; its history has it)."
 )
 EVALUATION = "evaluation.json"
