@@ -23,6 +23,7 @@ from worldstream import BusyError, WorldClient
 
 from tests.certificates import Certificate, make_certificate
 from tests.server.fronts import NGINX, running_front
+from tests.server.launches import wait_for
 from tests.server.proxies import running_proxy
 
 pytestmark = [
@@ -217,10 +218,7 @@ def test_one_address_has_64_streams_at_one_time(start_proxy: StartProxy) -> None
             client.info()
         opened[0].ask(0)  # the others go on
         assert opened[0].read() == b"end"
-    deadline = time.monotonic() + 10
-    while not has_room(front.grpc):  # the proxy counts until it has seen them end
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: has_room(front.grpc), 10)  # the proxy counts until it has seen them end
 
 
 def has_room(address: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 from string import Template
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from courtyard.dataset import CLIPS_PER_SHARD, RECIPE, VARIANT_NAMES, DatasetSpec
 from safetensors.torch import load_file, save_file
+from workbench import file_sha256
 from worldmodel.config import EMBEDDED, WorldConfig
 
 CARD = Path(__file__).with_name("model_card.md")
@@ -19,8 +19,7 @@ RUNS = ("codec", "decoder", "world")
 SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves
 BEGAN = (
     "This last training did not begin at random,\nas `make train` does, but with the transformer that this repository "
-    "shipped before "
-    "(SHA-256\n`{}`; its history has it)."
+    "shipped before (SHA-256\n`{}`; its history has it)."
 )
 EVALUATION = "evaluation.json"
 FACTS = "training.json"
@@ -71,7 +70,7 @@ def write_card(folder: Path) -> None:
 
 def sha256_of(folder: Path) -> dict[str, str]:
     """Of each file of weights in a folder, by name."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.safetensors"))}
+    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
 
 
 def model_card(facts: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
@@ -151,9 +150,8 @@ def _write_half(source: Path, folder: Path) -> dict[str, Any]:
     path = folder / source.name
     save_file(tensors, path)
     path.chmod(0o644)  # safetensors lets nobody else read: a server may run as somebody else
-    content = path.read_bytes()
     parameters = sum(value.numel() for value in tensors.values())
-    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content), "parameters": parameters}
+    return {"sha256": file_sha256(path), "bytes": path.stat().st_size, "parameters": parameters}
 
 
 def _data(cache: Path, config: WorldConfig) -> dict[str, Any]:

@@ -10,7 +10,6 @@ Needs a run of train_decoder.py, which need not have ended: only its decoder sti
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from workbench import (
     Optimizers,
     Run,
     cosine_rate,
+    file_sha256,
     save_curve,
     save_sheet,
     step_generator,
@@ -125,12 +125,12 @@ class WorldTrainer:
         seed_parameters(self.transformer, options.seed)
         self._start_quietly()
         state = self.run.load()
-        self.start_from: str | None = state.get("start_from") if state else None
+        start_from: str | None = state.get("start_from") if state else None
         if options.start_from and not state:
-            self.start_from = self._take_over(options.start_from)
-        elif options.start_from and options.start_from.exists() and _sha256(options.start_from) != self.start_from:
+            start_from = self._take_over(options.start_from)
+        elif options.start_from and options.start_from.exists() and file_sha256(options.start_from) != start_from:
             raise RefusedError(f"--start-from: run {options.name} began with other weights; --name begins a new one")
-        self.run.note(start_from=self.start_from)
+        self.run.settings["start_from"] = start_from
         self.transformer.to(options.device)
         attend_chunkwise(self.transformer, config, NUM_LATENT_FRAMES)
         self.optimizers = self._new_optimizers()
@@ -185,7 +185,7 @@ class WorldTrainer:
         except CheckpointError as error:
             raise RefusedError(f"--start-from: {error}") from error
         self.transformer.requires_grad_(True)
-        return _sha256(file)
+        return file_sha256(file)
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, whose weights and averages replace those that the run began with."""
@@ -218,7 +218,7 @@ class WorldTrainer:
     def save(self) -> None:
         """Replace the checkpoint."""
         state = {"transformer": self.transformer.state_dict(), "optimizers": self.optimizers.state()}
-        self.run.save(**state, average=self.average.values, start_from=self.start_from)
+        self.run.save(**state, average=self.average.values, start_from=self.run.settings["start_from"])
 
     def step(self, spent: float) -> float:
         """Train on one batch; everything in it follows from the seed and the run's step. Returns the loss."""
@@ -337,10 +337,6 @@ def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames
     untold = 0 if config.transformer.has_start_rays else size
     learnt = (*range(sink), *range(sink + untold, NUM_LATENT_FRAMES))
     return Frames(shown, gap + later, learnt)
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ over all of a run's resumptions; the learning rate follows the share of the budg
 is drawn from (seed, step) alone, so a run that was broken and resumed sees the same data as one that was not.
 """
 
+import hashlib
 import json
 import math
 import signal
@@ -33,6 +34,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     unfinished.replace(path)
 
 
+def file_sha256(path: Path) -> str:
+    """64 hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 class Run:
     """One training run's folder: <cache>/runs/<name>."""
 
@@ -43,10 +49,6 @@ class Run:
         self.step = 0
         self.trained_s = 0.0
         self.saved_s = 0.0  # of training time, at the last checkpoint
-
-    def note(self, **more: Any) -> None:
-        """Add to what settings.json says besides what the run was called with."""
-        self.settings |= more
 
     @property
     def checkpoint_path(self) -> Path:
