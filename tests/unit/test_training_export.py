@@ -1,5 +1,6 @@
 """What is shipped: the runs' weights in float16 as the server loads them, and how they were made."""
 
+import dataclasses
 import hashlib
 import json
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from worldmodel.config import EMBEDDED
 from worldmodel.loading import Instance, load_world
 from worldmodel.serving import ServingConfig
 
@@ -109,8 +111,9 @@ def test_the_shipped_card_is_of_the_shipped_weights_and_figures(tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     export.write_card(tmp_path)
     assert (tmp_path / "MODEL_CARD.md").read_text() == (shipped / "MODEL_CARD.md").read_text()
-    files = json.loads((shipped / "training.json").read_text())["files"]
-    digests = {name: file["sha256"] for name, file in files.items()}
+    facts = json.loads((shipped / "training.json").read_text())
+    assert facts["world"] == json.loads(json.dumps(dataclasses.asdict(EMBEDDED)))
+    digests = {name: file["sha256"] for name, file in facts["files"].items()}
     assert digests == export.sha256_of(shipped)
     assert json.loads((shipped / "evaluation.json").read_text())["weights_sha256"] == digests
 
