@@ -51,12 +51,25 @@ def test_more_chunks_than_a_walk_has_are_refused(capsys):
     assert capsys.readouterr().err.endswith("error: --chunks: a walk has 8, got 9\n")
 
 
+def test_the_shipped_weights_are_measured_unless_others_are_named(monkeypatch, tmp_path, capsys):
+    seen = []
+    monkeypatch.setattr(evaluate, "load", lambda options: seen.append(options.weights))
+    monkeypatch.setattr(evaluate, "held_out_clips", lambda *_: run_command(lambda: 7))  # far enough
+    for arguments in ([], ["--seeded"], ["--weights", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            evaluate.main([*arguments, "--sheets", str(tmp_path)])
+    assert seen == [TRAINING.parent / "1" / "weights", None, tmp_path]
+    with pytest.raises(SystemExit):
+        evaluate.main(["--seeded", "--weights", str(tmp_path)])
+    assert capsys.readouterr().err.endswith("error: --seeded: wanted without --weights, got both\n")
+
+
 def test_a_card_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path, capsys):
-    for arguments in (["--keep"], ["--keep", "--weights", str(tmp_path)]):
+    for arguments in (["--keep", "--seeded"], ["--keep", "--weights", str(tmp_path)]):
         with pytest.raises(SystemExit):
             evaluate.main(arguments)
     [first, second] = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
-    assert first.endswith("error: --keep: wanted --weights too, beside which it writes")
+    assert first.endswith("error: --keep: wanted weights of a folder, beside which it writes, got --seeded")
     assert second.endswith("error: --keep: wanted weights with their training.json, of which their card is made")
 
 

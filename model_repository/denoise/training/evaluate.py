@@ -1,8 +1,9 @@
 """Measure how well a world follows the camera, against the renderer's truth. Prints a table; the last line is JSON.
 
-    python model_repository/denoise/training/evaluate.py --weights model_repository/denoise/1/weights
+    python model_repository/denoise/training/evaluate.py
 
-Held-out walks, places, looks and seeds are always the same. Contact sheets go to --sheets. Quick: --clips 1 --chunks 2.
+Measures the shipped weights unless --weights names others or --seeded asks for what no training gives. Held-out walks,
+places, looks and seeds are always the same. Contact sheets go to --sheets. Quick: --clips 1 --chunks 2.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from workbench import save_sheet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 import measures
-from export import EVALUATION, FACTS, sha256_of, write_card
+from export import EVALUATION, FACTS, WEIGHTS, sha256_of, write_card
 from measures import LOOK_PAIRS, MOVES, Row, Walked
 from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.config import EMBEDDED
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weights", type=Path, help="a folder as `make train` writes it; default: seeded weights")
+    parser.add_argument("--weights", type=Path, help="a folder as `make train` writes it; default: the shipped ones")
+    parser.add_argument("--seeded", action="store_true", help="measure untrained weights, drawn from a seed")
     parser.add_argument(
         "--keep", action="store_true", help=f"write {EVALUATION} beside the weights, and their card anew"
     )
@@ -85,8 +87,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.chunks > CHUNKS_OF_A_WALK:
         parser.error(f"--chunks: a walk has {CHUNKS_OF_A_WALK}, got {options.chunks}")
-    if options.keep and not options.weights:
-        parser.error("--keep: wanted --weights too, beside which it writes")
+    if options.seeded and options.weights:
+        parser.error("--seeded: wanted without --weights, got both")
+    if options.seeded and options.keep:
+        parser.error("--keep: wanted weights of a folder, beside which it writes, got --seeded")
+    if not options.seeded:
+        options.weights = options.weights or WEIGHTS
     if options.keep and not (options.weights / FACTS).is_file():
         parser.error(f"--keep: wanted weights with their {FACTS}, of which their card is made")
     return options
@@ -237,8 +243,9 @@ def report(world: World, results: Results, bars: list[dict[str, Any]], weights: 
 
 
 def _commit() -> str:
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return git.stdout.strip()
+    """The commit's hash, with "-dirty" behind it if tracked files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _tracked(items: Sequence[Item], what: str) -> Iterable[Item]:

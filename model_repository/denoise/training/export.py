@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from workbench import file_sha256
 from worldmodel.config import EMBEDDED, WorldConfig
 
+WEIGHTS = Path(__file__).resolve().parents[1] / "1" / "weights"  # those that are shipped
 CARD = Path(__file__).with_name("model_card.md")
 RUNS = ("codec", "decoder", "world")
 SHIPPED = {"decoder": "codec", "world": "transformer"}  # a run's name and the module whose weights it leaves

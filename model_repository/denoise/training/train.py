@@ -23,9 +23,8 @@ import train_decoder
 import train_world
 from commands import count, device, minutes, run_command, seed
 from courtyard.dataset import cache_folder
-from export import export_weights
+from export import WEIGHTS, export_weights
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "1" / "weights"
 HELD_OUT_CLIPS = 32
 CODEC_SHARE, DECODER_SHARE = 0.3, 0.1  # of --minutes
 
