@@ -2,12 +2,11 @@
 
 import os
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tritonclient.grpc import InferenceServerClient
+
+from tests.waiting import wait_for
 
 TINY_MODEL = """
 import json
@@ -60,15 +59,6 @@ def is_gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def wait_for(is_so: Callable[[], Any], timeout_s: float = 90.0, told: Callable[[], str] = str) -> Any:
-    """What is_so gives once it gives something true. Where it never does, the test fails with what is told."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, f"waited in vain {told()}"
-        time.sleep(0.05)
-    return found
 
 
 def wait_until_gone(pid: int) -> None:

@@ -18,8 +18,9 @@ from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
 from tests.conftest import serve_command
-from tests.server.launches import TINY_CONFIG, TINY_MODEL, wait_for, write_model
+from tests.server.launches import TINY_CONFIG, TINY_MODEL, write_model
 from tests.server.raw import ask, make_request, picture
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.server
 

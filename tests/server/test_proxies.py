@@ -23,8 +23,8 @@ from worldstream import BusyError, WorldClient
 
 from tests.certificates import Certificate, make_certificate
 from tests.server.fronts import NGINX, running_front
-from tests.server.launches import wait_for
 from tests.server.proxies import running_proxy
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.server,

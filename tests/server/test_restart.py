@@ -22,10 +22,10 @@ from tests.server.launches import (
     ask_tiny,
     leftovers,
     region_prefix,
-    wait_for,
     write_model,
 )
 from tests.server.raw import Stream, ask, join, make_request, picture
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.server
 

@@ -19,9 +19,9 @@ from worldstream import SessionNotFoundError, UnavailableError, WorldClient
 from worldstream.session import Session
 
 from tests.conftest import RunningServer, running_server
-from tests.server.launches import wait_for
 from tests.server.proxies import NGINX, Proxy, running_proxy
 from tests.server.raw import Stream, make_request, picture, wait_for_metrics
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.server,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 from worldmodel.request import Request
@@ -94,10 +93,3 @@ def ask(engine, request, journal=None):
     reply = Recorder(journal)
     engine.submit(request, reply)
     return reply
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -8,14 +8,9 @@ import pytest
 from worldstream import BusyError, CancelledError, InvalidInputError, SessionNotFoundError
 from worldstream.testing import answer_once, error_message, silence
 
+from tests.waiting import wait_for
+
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-
-
-def wait_until_seen(server):
-    """Return once the server has a request."""
-    deadline = time.monotonic() + 5
-    while not server.seen and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def test_two_requests_under_way_answer_each_its_own(client):
@@ -191,7 +186,7 @@ def test_a_start_cancelled_before_its_answer_is_undone_and_sent_again(server, cl
     server.script = answer_once()  # the first request ends without any answer
     session = client.session(PIXELS)
     session.generate()
-    wait_until_seen(server)
+    wait_for(lambda: server.seen)
     session.cancel()
 
     numbers = [frame.frame_index for frame in session.frames(num_chunks=1)]

@@ -14,8 +14,9 @@ from worldmodel.engine import Engine
 from worldmodel.errors import UnavailableError
 from worldmodel.serving import ServingConfig
 
-from tests.unit.engines import Recorder, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import Recorder, ask, bare_end, go_on, start
 from tests.unit.worlds import tiny_world
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_live_sessions_go_on_to_the_same_frames_while_it_drains(engine: Engine, 
     ask(engine, bare_end("b")).frames()
 
     np.testing.assert_array_equal(during, before)  # both walk alike from the same picture
-    wait_until(lambda: engine.stats().active_sessions == 0)
+    wait_for(lambda: engine.stats().active_sessions == 0)
 
 
 def test_an_engine_that_drains_no_more_starts_sessions_again(engine: Engine, draining: threading.Event) -> None:

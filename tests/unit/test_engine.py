@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from worldmodel.errors import CancelledError, SessionNotFoundError
 
-from tests.unit.engines import WAIT_S, Gate, Recorder, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, Gate, Recorder, ask, bare_end, go_on, start
+from tests.waiting import wait_for
 
 
 def test_frames_are_numbered_without_a_gap_across_requests(make_engine):
@@ -174,7 +175,7 @@ def test_a_bare_end_stops_the_running_chunk_and_what_waits_and_frees_the_session
         with pytest.raises(CancelledError, match="ended"):
             reply.frames()
     assert world.counters.denoising_steps - steps == 1
-    wait_until(lambda: engine.stats().active_sessions == 0 and engine.stats().session_bytes == 0)
+    wait_for(lambda: engine.stats().active_sessions == 0 and engine.stats().session_bytes == 0)
     with pytest.raises(SessionNotFoundError):
         engine.submit(go_on("a"), Recorder())
 
@@ -186,5 +187,5 @@ def test_an_end_with_work_answers_it_and_then_frees_the_session(make_engine):
     with pytest.raises(SessionNotFoundError):
         engine.submit(go_on("a"), Recorder())
     assert len(last.frames()) == 24
-    wait_until(lambda: engine.stats().active_sessions == 0)
+    wait_for(lambda: engine.stats().active_sessions == 0)
     assert len(ask(engine, start("a", 1)).frames()) == 9

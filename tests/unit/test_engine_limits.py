@@ -21,8 +21,9 @@ from worldmodel.errors import (
 )
 from worldmodel.serving import ServingConfig
 
-from tests.unit.engines import WAIT_S, Gate, Recorder, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, Gate, Recorder, ask, bare_end, go_on, start
 from tests.unit.worlds import picture, tiny_world
+from tests.waiting import wait_for
 
 
 def test_a_second_start_of_a_live_id_is_refused(make_engine):
@@ -97,7 +98,7 @@ def test_a_cancelled_end_keeps_its_place_and_still_ends(make_engine):
         engine.submit(go_on("a"), Recorder())
     gate.open.set()
     assert end.done.wait(WAIT_S)
-    wait_until(lambda: engine.stats().active_sessions == 0)
+    wait_for(lambda: engine.stats().active_sessions == 0)
 
 
 def test_too_many_requests_in_all_are_refused(make_engine):
@@ -151,16 +152,16 @@ def test_an_idle_session_expires_and_its_memory_is_given_back(make_engine):
     stats = queue.SimpleQueue()
     engine, _ = make_engine(stats, session_idle_timeout_s=0.2)
     ask(engine, start("a", 1)).frames()
-    wait_until(lambda: engine.stats().session_bytes == 0)
+    wait_for(lambda: engine.stats().session_bytes == 0)
     with pytest.raises(SessionNotFoundError):
         engine.submit(go_on("a"), Recorder())
-    wait_until(lambda: stats.get(timeout=WAIT_S).active_sessions == 0)
+    wait_for(lambda: stats.get(timeout=WAIT_S).active_sessions == 0)
 
 
 def test_a_session_of_one_request_is_freed_after_it(make_engine):
     engine, _ = make_engine()
     ask(engine, start(None, 2)).frames()
-    wait_until(lambda: engine.stats().active_sessions == 0)
+    wait_for(lambda: engine.stats().active_sessions == 0)
 
 
 def test_a_failure_of_ours_tells_the_client_a_reference_only_and_the_session_goes_on(make_engine, caplog):
@@ -217,7 +218,7 @@ def test_a_freed_session_leaves_no_tensor_behind(make_engine):
     gate.open.set()
     with pytest.raises(CancelledError):
         running.frames()
-    wait_until(lambda: gc.collect() >= 0 and caches[0]() is None)
+    wait_for(lambda: gc.collect() >= 0 and caches[0]() is None)
 
 
 def test_a_picture_is_let_go_when_its_session_has_been_made(make_engine):
@@ -226,7 +227,7 @@ def test_a_picture_is_let_go_when_its_session_has_been_made(make_engine):
     held = weakref.ref(pixels)
     ask(engine, start("a", 1, picture=pixels)).frames()
     del pixels
-    wait_until(lambda: gc.collect() >= 0 and held() is None)
+    wait_for(lambda: gc.collect() >= 0 and held() is None)
 
 
 def test_an_engine_that_fails_refuses_what_waits_and_what_comes(make_engine, caplog):
@@ -272,7 +273,7 @@ def test_closing_stops_the_running_chunk_and_refuses_what_waits(make_engine):
     assert gate.reached.wait(WAIT_S)
     closing = threading.Thread(target=engine.close)
     closing.start()
-    wait_until(lambda: engine._is_closing)
+    wait_for(lambda: engine._is_closing)
     gate.open.set()
     closing.join(WAIT_S)
     for reply in (running, waiting):

@@ -8,8 +8,9 @@ from worldmodel.errors import CancelledError, InternalError, SessionNotFoundErro
 from worldmodel.metrics import ChunkTimes
 from worldmodel.serving import ServingConfig
 
-from tests.unit.engines import WAIT_S, Gate, ask, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, Gate, ask, go_on, start
 from tests.unit.worlds import accelerated_world, tiny_world
+from tests.waiting import wait_for
 
 LAYER_BYTES = 2 * 18 * 48 * 4  # scale and shift; tokens of a chunk, dim, float32
 NUM_LAYERS, NUM_STEPS = 3, 4
@@ -42,7 +43,7 @@ def test_the_conditioners_bytes_are_shown_while_a_chunk_runs_and_then_gone(make,
     gate.close()
     reply = ask(engine, start("a", 1))
     assert gate.reached.wait(WAIT_S)
-    wait_until(lambda: reports and reports[-1].active_sessions == 1 and reports[-1].conditioner_bytes == num_bytes)
+    wait_for(lambda: reports and reports[-1].active_sessions == 1 and reports[-1].conditioner_bytes == num_bytes)
     gate.open.set()
     reply.frames()
     assert (reports[-1].conditioner_bytes, reports[-1].conditioner_peak_bytes) == (0, num_bytes)
@@ -54,7 +55,7 @@ def test_the_conditioners_bytes_are_gone_after_an_error_within_a_chunk(make):
     inner, passes = world.transformer.forward, iter(range(1000))
 
     def forward(*inputs):
-        wait_until(lambda: reports and reports[-1].conditioner_bytes == 3 * LAYER_BYTES)
+        wait_for(lambda: reports and reports[-1].conditioner_bytes == 3 * LAYER_BYTES)
         assert next(passes) != 2
         return inner(*inputs)
 
@@ -73,7 +74,7 @@ def test_the_conditioners_bytes_are_gone_after_a_cancel_within_a_chunk(make):
     gate.close()
     stopped = ask(engine, go_on("a", 5))
     assert gate.reached.wait(WAIT_S)
-    wait_until(lambda: reports[-1].conditioner_bytes == 3 * LAYER_BYTES)
+    wait_for(lambda: reports[-1].conditioner_bytes == 3 * LAYER_BYTES)
     stopped.cancelled.set()
     gate.open.set()
     with pytest.raises(CancelledError):
@@ -160,7 +161,7 @@ def test_a_refusal_is_told_too(make):
     with pytest.raises(SessionNotFoundError) as refusal:
         ask(engine, go_on("nobody"))
     engine.note_refusal(refusal.value)
-    wait_until(lambda: codes == ["SESSION_NOT_FOUND"])
+    wait_for(lambda: codes == ["SESSION_NOT_FOUND"])
 
 
 def test_times_that_cannot_be_told_do_not_stop_the_engine(make, caplog):

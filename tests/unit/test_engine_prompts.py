@@ -12,9 +12,10 @@ from worldmodel.prompt_cache import PromptCache
 from worldmodel.serving import ServingConfig
 from worldmodel.snapshot import most_bytes, open_snapshot
 
-from tests.unit.engines import WAIT_S, Gate, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, Gate, ask, bare_end, go_on, start
 from tests.unit.snapshots import go, save
 from tests.unit.worlds import TINY, picture, tiny_world
+from tests.waiting import wait_for
 
 WORDS = HashedWords(TINY.transformer.text_len, TINY.transformer.text_dim)
 
@@ -222,4 +223,4 @@ def test_vectors_that_wait_are_bounded(make_engine):
         ask(engine, go_on("a", prompt=row))
     gate.open.set()
     assert [len(reply.frames()) for reply in replies] == [12, 12, 12]
-    wait_until(lambda: len(ask(engine, go_on("a", prompt=row)).frames()) == 12)
+    wait_for(lambda: len(ask(engine, go_on("a", prompt=row)).frames()) == 12)

@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.unit.engines import WAIT_S, Gate, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, Gate, ask, bare_end, go_on, start
+from tests.waiting import wait_for
 
 RECEIPT = -1
 
@@ -30,7 +31,7 @@ def test_a_receipt_comes_at_once_and_says_what_will_be_steered(make_engine):
     third = ask(engine, go_on("a", 1, wants_receipt=True))
     other = ask(engine, start("b", 1, wants_receipt=True))
     # All four are answered while nothing has been computed.
-    wait_until(lambda: all(reply.batches for reply in (first, second, third, other)))
+    wait_for(lambda: all(reply.batches for reply in (first, second, third, other)))
     assert [receipt_of(reply) for reply in (first, second, third, other)] == [
         (0, 0, 5),
         (2, 1, 6),
@@ -59,8 +60,8 @@ def test_a_receipt_after_a_cancelled_request_counts_from_what_was_committed(make
     assert gate.reached.wait(WAIT_S)
     cancelled.cancelled.set()
     gate.open.set()
-    wait_until(cancelled.done.is_set)
-    wait_until(lambda: waiting.first.is_set())
+    wait_for(cancelled.done.is_set)
+    wait_for(lambda: waiting.first.is_set())
     late = ask(engine, go_on("a", 1, wants_receipt=True))
     waiting.frames()
     late.frames()
@@ -140,4 +141,4 @@ def test_a_paced_session_keeps_no_other_one_waiting(make_engine):
     assert ask(engine, bare_end("slow")).done.wait(WAIT_S)
     assert paced.done.wait(WAIT_S)
     assert time.monotonic() - began < 4
-    wait_until(lambda: engine.stats().active_sessions == 1)
+    wait_for(lambda: engine.stats().active_sessions == 1)

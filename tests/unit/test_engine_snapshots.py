@@ -20,9 +20,10 @@ from worldmodel.errors import (
 )
 from worldmodel.saver import cut
 
-from tests.unit.engines import WAIT_S, Gate, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, Gate, ask, bare_end, go_on, start
 from tests.unit.snapshots import changed
 from tests.unit.worlds import tiny_world
+from tests.waiting import wait_for
 
 PART = 20_000
 
@@ -253,7 +254,7 @@ def test_files_under_way_are_bounded_by_their_bytes(make_engine):
     running.frames()
     for file in files:
         saved(file)
-    wait_until(lambda: engine._saver.num_bytes == 0)
+    wait_for(lambda: engine._saver.num_bytes == 0)
     saved(ask(engine, save("a")))
 
 
@@ -265,7 +266,7 @@ def test_a_client_that_is_gone_gets_no_further_parts(make_engine):
     assert reply.done.wait(WAIT_S)
     assert isinstance(reply.error, CancelledError)
     assert len(reply.batches) < 50
-    wait_until(lambda: engine._saver.num_bytes == 0)
+    wait_for(lambda: engine._saver.num_bytes == 0)
     ask(engine, go_on("a")).frames()
 
 
@@ -276,7 +277,7 @@ def test_a_part_that_cannot_be_sent_ends_the_snapshot_and_nothing_else(make_engi
     engine.submit(save("a"), reply)
     assert reply.done.wait(WAIT_S)
     assert isinstance(reply.error, InternalError)
-    wait_until(lambda: engine._saver.num_bytes == 0)
+    wait_for(lambda: engine._saver.num_bytes == 0)
     saved(ask(engine, save("a")))
 
 

@@ -9,8 +9,9 @@ from worldmodel.engine import Engine
 from worldmodel.serving import ServingConfig
 from worldmodel.streams import CpuStreams, Decoding, Moment
 
-from tests.unit.engines import WAIT_S, ask, bare_end, go_on, start, wait_until
+from tests.unit.engines import WAIT_S, ask, bare_end, go_on, start
 from tests.unit.worlds import tiny_world
+from tests.waiting import wait_for
 
 
 class DecodeMark(Moment):
@@ -74,7 +75,7 @@ def slow():
 def test_the_next_chunk_is_denoised_while_the_last_one_is_decoded(slow):
     engine, device = slow
     reply = ask(engine, start(None, 3))
-    wait_until(lambda: device.journal.count("queue decode") == 3)
+    wait_for(lambda: device.journal.count("queue decode") == 3)
     assert device.journal.count("denoise") == 15  # three chunks of four steps and a context pass: nothing waited
     assert "copy" not in device.journal
     assert reply.batches == []
@@ -86,7 +87,7 @@ def test_the_next_chunk_is_denoised_while_the_last_one_is_decoded(slow):
 def test_only_so_many_decodes_are_under_way(slow):
     engine, device = slow
     reply = ask(engine, start(None, 12))
-    wait_until(lambda: device.journal.count("queue decode") == 5)  # one is waited for, three are queued, one waits
+    wait_for(lambda: device.journal.count("queue decode") == 5)  # one is waited for, three are queued, one waits
     assert len(device.journal) == 6 * 5 + 1
     device.may_decode.set()
     assert len(reply.frames()) == 9 + 11 * 12
@@ -95,7 +96,7 @@ def test_only_so_many_decodes_are_under_way(slow):
 def test_times_are_the_devices_own(slow):
     engine, device = slow
     reply = ask(engine, start(None, 1))
-    wait_until(lambda: "wait for decode" in device.journal)
+    wait_for(lambda: "wait for decode" in device.journal)
     device.may_decode.set()
     reply.frames()
     _, _, _, decode, transfer, total = reply.batches[-1].timings_ms
@@ -106,9 +107,9 @@ def test_times_are_the_devices_own(slow):
 def test_a_session_that_ends_while_its_last_chunk_is_decoded_still_gets_it(slow):
     engine, device = slow
     reply = ask(engine, start("a", 1))
-    wait_until(lambda: "queue decode" in device.journal)
+    wait_for(lambda: "queue decode" in device.journal)
     end = ask(engine, bare_end("a"))
-    wait_until(lambda: engine.stats().active_sessions == 0)
+    wait_for(lambda: engine.stats().active_sessions == 0)
     assert reply.batches == []
     device.may_decode.set()
     assert np.array_equal(reply.frames(), solo(1))
@@ -118,7 +119,7 @@ def test_a_session_that_ends_while_its_last_chunk_is_decoded_still_gets_it(slow)
 def test_a_chunk_builds_on_a_decode_that_is_still_under_way(slow):
     engine, device = slow
     first, second = ask(engine, start("a", 1)), ask(engine, go_on("a", 1))
-    wait_until(lambda: device.journal.count("queue decode") == 2)
+    wait_for(lambda: device.journal.count("queue decode") == 2)
     device.may_decode.set()
     assert np.array_equal(np.concatenate([first.frames(), second.frames()]), solo(2))
 
@@ -126,7 +127,7 @@ def test_a_chunk_builds_on_a_decode_that_is_still_under_way(slow):
 def test_a_decode_that_fails_fails_its_request_alone(slow):
     engine, device = slow
     failed = ask(engine, start("a", 1))
-    wait_until(lambda: "wait for decode" in device.journal)
+    wait_for(lambda: "wait for decode" in device.journal)
     device.to_host = raise_once(device.to_host)
     device.may_decode.set()
     with pytest.raises(Exception, match="an answer could not be sent"):
