@@ -25,8 +25,8 @@ def percentiles_text(summary: Mapping[str, Any] | None) -> str:
     """Three percentiles, and of how many samples; ~ before one that so few do not support."""
     if summary is None:
         return ""
-    few = summary.get("few", ())
-    parts = [("~" if name in few else "") + number(summary[name], 3) for name in PERCENTILES]
+    unsupported = summary.get("unsupported", ())
+    parts = [("~" if name in unsupported else "") + number(summary[name], 3) for name in PERCENTILES]
     count = f" ({summary['n']})" if "n" in summary else ""
     return " / ".join(parts) + count
 

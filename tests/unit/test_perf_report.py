@@ -15,6 +15,7 @@ import report_style
 import report_tables
 from common import ROOT
 from report_documents import PlaceError, number_at
+from worldstream.bench.percentiles import Summary
 
 MACHINE = {
     "cpu": "A CPU", "num_cpus": 2, "load_average": [0.25, 0, 0], "system": "Linux", "python": "3.11", "numpy": "1.26"
@@ -152,7 +153,7 @@ def test_columns_of_numbers_are_flush_right():
     assert table.splitlines()[3:] == ["| --- | ---: | --- |", "| x | 1.5 (1 to 2) | so |", "| y\\|z |  | so |"]
 
 
-TIMES = {"n": 40, "mean": 100.0, "p50": 99.0, "p95": 120.0, "p99": 130.5, "max": 131.0, "few": ["p99"]}
+TIMES = Summary(n=40, mean=100.0, p50=99.0, p95=120.0, p99=130.5, max=131.0).to_dict()  # so few support no p99
 RATES = {"n": 2, "p25": 0.01, "median": 0.02, "p75": 0.03}
 ARM = {
     "first_frame_ms": TIMES,
