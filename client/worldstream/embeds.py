@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from worldstream.checks import Float32, checked_embeds
 from worldstream.errors import InvalidInputError
+from worldstream.npy import open_npy
 from worldstream.snapshot import write_whole
 
 NAME = "prompt_embeds"  # of the tensor in a .safetensors file
@@ -42,9 +43,8 @@ def read_embeds(path: Path) -> Float32:
     """
     check_suffix(path)
     try:
-        with path.open("rb") as file:
-            array = np.load(file, allow_pickle=False) if path.suffix.lower() == ".npy" else _tensor(file.read())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        array = open_npy(path) if path.suffix.lower() == ".npy" else _tensor(path.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is damaged, or another kind of file"
         raise InvalidInputError(f"prompt_embeds: cannot read {path.name}: {why}") from error
     return checked_embeds(array)

@@ -16,6 +16,7 @@ from worldstream import video
 from worldstream.batch import Batch
 from worldstream.client import WorldClient
 from worldstream.errors import InvalidInputError
+from worldstream.npy import open_npy
 from worldstream.plan import Ask
 from worldstream.session import Session
 
@@ -106,8 +107,8 @@ def read_truth(path: Path, total: int) -> npt.NDArray[np.uint8]:
         InvalidInputError: if the file holds something else.
     """
     try:
-        frames = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        frames = open_npy(path)
+    except (OSError, ValueError) as error:
         raise InvalidInputError(f"--truth: {path} cannot be read as an .npy file") from error
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or len(frames) < total:
         raise InvalidInputError(

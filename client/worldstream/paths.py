@@ -15,6 +15,7 @@ import numpy.typing as npt
 from worldstream.chunks import FRAMES_PER_LATENT
 from worldstream.conventions import Convention, read_colmap_images, to_opencv
 from worldstream.errors import InvalidInputError
+from worldstream.npy import open_npy
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -162,16 +163,16 @@ def _stride(rate: PoseRate) -> int:
 def _load(path: str | os.PathLike[str], row_shape: tuple[int, ...]) -> Float64:
     name = Path(path).name
     try:
-        array = np.load(path, allow_pickle=False)
+        array = open_npy(path)
     except OSError as error:
-        raise InvalidInputError(f"{name}: cannot read it: {error.strerror or 'not a .npy file'}") from error
-    except (ValueError, EOFError) as error:
+        raise InvalidInputError(f"{name}: cannot read it: {error.strerror}") from error
+    except ValueError as error:
         raise InvalidInputError(f"{name}: wanted a .npy file of numbers") from error
     return _checked_rows(name, array, row_shape)
 
 
-def _checked_rows(name: str, array: Any, row_shape: tuple[int, ...]) -> Float64:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+def _checked_rows(name: str, array: npt.NDArray[Any], row_shape: tuple[int, ...]) -> Float64:
+    if array.dtype.kind not in "fiu":
         raise InvalidInputError(f"{name}: wanted a .npy file of numbers")
     rows = array[np.newaxis] if array.shape == row_shape else array
     if rows.shape[1:] != row_shape or len(rows) == 0:

@@ -229,6 +229,14 @@ def test_a_contact_sheet_shows_the_truth_row_by_row_below(server, picture):
     assert last == [8, 208]
 
 
+def test_a_truth_of_several_arrays_is_refused(server, picture):
+    truth = picture.with_name("truth.npy")
+    with truth.open("wb") as file:
+        np.savez(file, frames=np.zeros((9, 6, 8, 3), np.uint8))
+    result, _ = generate(server, picture, "--chunks", "1", "--truth", str(truth))
+    assert result.stderr.splitlines()[-1].endswith("cannot be read as an .npy file")
+
+
 @pytest.mark.parametrize(
     ("frames", "message"),
     [

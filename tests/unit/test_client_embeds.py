@@ -105,6 +105,7 @@ def test_a_file_that_holds_no_vectors_is_refused_by_name(tmp_path):
     (tmp_path / "text.npy").write_bytes(b"a prompt")
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "empty.safetensors").write_bytes(b"")
+    (tmp_path / "archive.npy").write_bytes(b"PK\x03\x04")
     np.save(tmp_path / "object.npy", np.array([{}]), allow_pickle=True)
     for file in sorted(tmp_path.iterdir()):
         with pytest.raises(InvalidInputError, match=f"prompt_embeds: cannot read {file.name}: it is damaged, or"):

@@ -112,13 +112,19 @@ def test_files_of_other_things_are_refused(tmp_path, array, complaint):
 def test_files_that_cannot_be_read_are_refused_by_name(tmp_path):
     (tmp_path / "text.npy").write_text("no numbers")
     (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "archive.npy").write_bytes(b"PK\x03\x04")  # as savez writes them, cut off
+    np.save(tmp_path / "endless.npy", np.zeros((100, 4, 4)))
+    content = (tmp_path / "endless.npy").read_bytes()
+    claim = b"(100" + 11 * b"0" + b", 4, 4), }"
+    (tmp_path / "endless.npy").write_bytes(content.replace(b"(100, 4, 4), }" + 11 * b" ", claim))
 
     with pytest.raises(InvalidInputError, match=r"^missing.npy: cannot read it: No such file or directory$"):
         paths.load_poses(tmp_path / "missing.npy")
     with pytest.raises(InvalidInputError, match=r"^text\.npy: "):
         paths.load_poses(tmp_path / "text.npy")
-    with pytest.raises(InvalidInputError, match=r"^empty\.npy: "):
-        paths.load_poses(tmp_path / "empty.npy")
+    for name in ("empty", "archive", "endless"):
+        with pytest.raises(InvalidInputError, match=rf"^{name}\.npy: wanted a \.npy file of numbers$"):
+            paths.load_poses(tmp_path / f"{name}.npy")
 
 
 def test_a_pickle_is_not_opened(tmp_path):
