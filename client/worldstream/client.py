@@ -186,10 +186,10 @@ class WorldClient:
     def is_ready(self) -> bool:
         """Whether the server can be reached, at the first attempt, and is ready with all three models."""
         try:
-            is_server_ready = self._connection.call_once("ServerReady", service_pb2.ServerReadyRequest()).ready
+            server = self._connection.call_once("ServerReady", service_pb2.ServerReadyRequest())
+            return bool(server.ready) and all(self._is_model_ready(name) for name in MODELS)
         except UnavailableError:
             return False
-        return is_server_ready and all(self._is_model_ready(name) for name in MODELS)
 
     def chunk_latent_frames(self, default: int = 3) -> int:
         """Latent frames in a chunk of the served model, from the parameters of `denoise`'s configuration."""

@@ -3,6 +3,7 @@
 import http.server
 import threading
 
+import grpc
 import numpy as np
 import pytest
 from worldstream import (
@@ -15,7 +16,7 @@ from worldstream import (
     UnavailableError,
     WorldClient,
 )
-from worldstream.testing import answer_once, error_message, frames_message, silence
+from worldstream.testing import FakeServer, answer_once, error_message, frames_message, silence
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
@@ -147,6 +148,17 @@ def test_a_server_that_goes_away_is_unavailable(server, client):
 
     with pytest.raises((UnavailableError, CancelledError)):
         list(batches)
+
+
+def test_a_server_that_goes_away_while_it_is_asked_is_not_ready():
+    class Vanishing(FakeServer):
+        """Says that it is ready, and then no more."""
+
+        def ModelReady(self, request, context):
+            context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+
+    with Vanishing() as server, WorldClient(server.url, reconnect_s=0) as client:
+        assert not client.is_ready()
 
 
 def test_no_server_is_unavailable():
