@@ -4,6 +4,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from worldstream.errors import InvalidInputError
+
 
 @dataclass(frozen=True)
 class AccessOptions:
@@ -14,8 +16,16 @@ class AccessOptions:
     api_key_file: Path | None = None
 
     def api_key(self) -> str | None:
-        """The key that the file holds; raises OSError if it cannot be read."""
-        return None if self.api_key_file is None else self.api_key_file.read_text(encoding="utf-8").strip()
+        """The key that the file holds.
+
+        Raises:
+            InvalidInputError: it holds no text.
+            OSError: it cannot be read.
+        """
+        try:
+            return None if self.api_key_file is None else self.api_key_file.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise InvalidInputError("--api-key-file: wanted a text file that holds the key") from error
 
 
 # Of the command that runs: typer's own way to its context differs between releases.

@@ -144,8 +144,11 @@ def test_the_command_line_takes_authorities_and_key_from_the_environment(tls_ser
     assert result.exit_code == 0, result.output
 
 
-def test_a_key_file_that_cannot_be_read_is_one_line(server, tmp_path):
-    result = RUNNER.invoke(app, ["--api-key-file", str(tmp_path / "nowhere"), "info", "--url", server.url])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_key_file_that_cannot_be_read_is_one_line(server, tmp_path, content):
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    result = RUNNER.invoke(app, ["--api-key-file", str(tmp_path / "key"), "info", "--url", server.url])
     assert result.exit_code == 1
     assert result.output.startswith("error: ")
     assert result.output.count("\n") == 1
