@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.loading import Instance, load_world
-from worldmodel.prompt import HashedWords
+from worldmodel.prompt import HashedWords, NoTextEncoder
 from worldmodel.prompt_cache import PromptCache
 from worldmodel.serving import ParameterError, ServingConfig
 from worldmodel.text_encoder import clean, load_umt5
@@ -342,14 +342,48 @@ def test_a_prompt_that_comes_again_is_not_encoded_again():
 
 def test_texts_and_vectors_stay_within_their_bytes_and_the_least_used_goes_first():
     encoder = Lengths()
-    cache = PromptCache(encoder, 2 * (3 + 3 * 2 * 4))  # two texts of three letters
+    cache = PromptCache(encoder, 2 * (256 + 3 + 3 * 2 * 4))  # two texts of three letters
     for text in ("abc", "def", "abc", "ghi"):
         cache.encode(text)
-    assert cache.num_bytes == 54
+    assert cache.num_bytes == 566
     assert cache.find("def") is None
     assert cache.find("abc") is not None
-    cache.encode("a text that is too long to be kept")
+    cache.encode("a text that is too long to be kept" * 10)
     assert cache.num_bytes == 0
+
+
+class Weighed(np.ndarray):
+    """Counts how often its bytes are asked for."""
+
+    num_times = 0
+
+    @property
+    def nbytes(self):
+        Weighed.num_times += 1
+        return super().nbytes
+
+
+class Heavy(Lengths):
+    def encode(self, text):
+        return super().encode(text).view(Weighed)
+
+
+def test_each_text_is_weighed_when_it_comes_and_when_it_goes_and_not_for_every_other():
+    # All that were kept were added up anew for each that came and each that went, with every request waiting for it:
+    # minutes, for one long prompt after a day of short ones.
+    cache = PromptCache(Heavy(), 100_000)
+    for number in range(200):
+        cache.encode(f"{number}")
+    cache.encode("long" * 2000)
+    assert Weighed.num_times <= 2 * 201
+
+
+def test_texts_without_known_words_are_not_kept_without_end():
+    # Their vectors take no bytes; what Python takes for each is a hundred times its few letters.
+    cache = PromptCache(NoTextEncoder(2), 1000)
+    for text in ("?", "!", ",", ";"):
+        cache.encode(text)
+    assert [cache.find(text) is None for text in ("?", "!", ",", ";")] == [True, False, False, False]
 
 
 def test_the_empty_text_is_always_there_and_never_counted():

@@ -7,6 +7,8 @@ from collections import OrderedDict
 
 from worldmodel.prompt import NoTextEncoder, TextEncoder, Vectors
 
+ENTRY_BYTES = 256  # what Python takes for a text and its vectors, beside their own bytes
+
 
 class PromptCache:
     """A text encoder and the vectors that it has made, the least recently used of them forgotten first.
@@ -19,11 +21,12 @@ class PromptCache:
         """Take an encoder, and let it read the empty text.
 
         Args:
-            budget_bytes: of the texts and vectors that are kept.
+            budget_bytes: of the texts and vectors that are kept, ENTRY_BYTES for each included.
         """
         self._encoder = encoder
         self._budget_bytes = budget_bytes
         self._kept: OrderedDict[str, Vectors] = OrderedDict()  # least recently used first
+        self._num_bytes = 0  # added up as texts come and go: there may be hundreds of thousands
         self._lock = threading.Lock()  # of what is kept and counted: never held while a text is encoded
         self._encoding = threading.Lock()
         self._nothing = encoder.encode("")
@@ -39,7 +42,7 @@ class PromptCache:
     def num_bytes(self) -> int:
         """What is kept takes so many bytes."""
         with self._lock:
-            return self._num_bytes()
+            return self._num_bytes
 
     def find(self, text: str) -> Vectors | None:
         """The vectors of a text that is kept; not to be written to."""
@@ -63,15 +66,18 @@ class PromptCache:
         with self._lock:
             self.num_encoded += 1
             self._kept[text] = vectors
-            while self._num_bytes() > self._budget_bytes:
-                self._kept.popitem(last=False)
+            self._num_bytes += _bytes_of(text, vectors)
+            while self._num_bytes > self._budget_bytes:
+                self._num_bytes -= _bytes_of(*self._kept.popitem(last=False))
         return vectors
-
-    def _num_bytes(self) -> int:
-        return sum(len(text.encode("utf-8", "surrogatepass")) + each.nbytes for text, each in self._kept.items())
 
     def forget(self) -> None:
         """Keep none but the empty one, and begin to count anew."""
         with self._lock:
             self._kept.clear()
+            self._num_bytes = 0
             self.num_encoded = self.num_hits = 0
+
+
+def _bytes_of(text: str, vectors: Vectors) -> int:
+    return ENTRY_BYTES + len(text.encode("utf-8", "surrogatepass")) + vectors.nbytes
