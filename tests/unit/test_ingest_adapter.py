@@ -159,6 +159,16 @@ def test_a_request_that_cannot_be_read_leaves_those_beside_it_alone(model: Any, 
     assert "/secret/path" in logger.lines[0]
 
 
+@pytest.mark.parametrize("method", ["correlation_id", "parameters"])
+def test_a_name_or_text_that_is_not_utf8_is_the_clients_fault(model: Any, method: str) -> None:
+    # It was answered as the server's own failure, status 500, each with a traceback in the log.
+    request = Request()
+    setattr(request, method, lambda: b"\xff".decode("utf-8"))  # as the stub does
+    (answer,) = model.execute([request])
+    assert answer.error.code == TritonError.INVALID_ARG
+    assert answer.error.message == "INVALID_INPUT: parameters: wanted names and texts in UTF-8"
+
+
 def test_pictures_are_hashed_only_for_those_who_ask(model: Any) -> None:
     asked, not_asked = model.execute([Request(b"[[7]]"), Request(b"[[7]]", outputs=("pixels",))])
     assert len(asked.outputs["image_digest"][0]) == 32

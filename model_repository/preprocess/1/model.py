@@ -61,7 +61,10 @@ class TritonPythonModel:
 
 def _continues(request: Any) -> bool:
     is_start = bool(request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)
-    return continues_session(request.correlation_id(), is_start, request.parameters())
+    try:
+        return continues_session(request.correlation_id(), is_start, request.parameters())
+    except UnicodeDecodeError as error:  # Triton does not look into the texts of a JSON body
+        raise InvalidInputError("parameters: wanted names and texts in UTF-8") from error
 
 
 def _response(pictures: Pictures, wanted: list[str]) -> Any:
