@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,20 @@ from worldstream.checks import Float32, checked_embeds, checked_text
 from worldstream.errors import InvalidInputError
 
 MAX_TOKENS = 512  # of the published models
+_SIZE = (1, 1 << 17)
+# From and to, of what text_encoder/config.json may say; whole numbers where these are. The server's own ranges, written
+# down again: each number makes torch work or allocate, without an end if nobody bounds it.
+RANGES: Mapping[str, tuple[float, float]] = {
+    "d_model": _SIZE,
+    "d_kv": _SIZE,
+    "d_ff": _SIZE,
+    "num_heads": (1, 1000),
+    "num_layers": (1, 1000),
+    "vocab_size": (1, 1 << 22),
+    "relative_attention_num_buckets": _SIZE,
+    "relative_attention_max_distance": _SIZE,
+    "layer_norm_epsilon": (1e-12, 0.1),
+}
 _TOKENIZERS = ("tokenizer", "google/umt5-xxl")  # in the layout of diffusers, in the original one
 
 
@@ -91,6 +105,7 @@ def _encoder(transformers: Any, checkpoint: Path) -> Any:
     kind = said.get("model_type") if isinstance(said, dict) else None
     if kind != "umt5":
         raise InvalidInputError(f"checkpoint: text_encoder/config.json: wanted model_type umt5, got {kind!r:.60}")
+    _check_ranges(said)
     options = {"dtype": "auto", "local_files_only": True, "use_safetensors": True, "output_loading_info": True}
     load = transformers.UMT5EncoderModel.from_pretrained
     model, keys = _read("text_encoder", lambda: load(str(folder), **options))
@@ -102,6 +117,16 @@ def _encoder(transformers: Any, checkpoint: Path) -> Any:
                 f"checkpoint: text_encoder: {len(names)} {what.replace('_', ' ')} ({', '.join(names[:3])})"
             )
     return model
+
+
+def _check_ranges(said: Mapping[str, Any]) -> None:
+    for name, (least, most) in RANGES.items():
+        value = said.get(name, least)
+        is_whole = isinstance(least, int)
+        is_number = isinstance(value, int if is_whole else (int, float)) and not isinstance(value, bool)
+        if not (is_number and least <= value <= most):  # NaN is not
+            wanted = f"{'a whole number' if is_whole else 'a number'} from {least} to {most}"
+            raise InvalidInputError(f"checkpoint: text_encoder/config.json: {name}: wanted {wanted}, got {value!r:.60}")
 
 
 def _read(name: str, read: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Prompts as vectors: what the client sends, its files, and the commands `embed` and `generate --prompt-embeds`."""
 
 import json
+import math
 import shutil
 import sys
 
@@ -11,9 +12,10 @@ import safetensors.torch
 import torch
 from PIL import Image
 from typer.testing import CliRunner
+from worldmodel import text_encoder
 from worldstream import InvalidInputError
 from worldstream.cli import app
-from worldstream.embed import embed
+from worldstream.embed import RANGES, embed
 from worldstream.embeds import read_embeds, write_embeds
 
 from tests.unit.text_encoders import tiny_encoder, tiny_tokenizer, write_text_encoder
@@ -162,7 +164,28 @@ BROKEN = {
         "prompt_embeds: wanted finite numbers",
     ),
     "another model": (lambda tensors: None, {"model_type": "t5"}, "wanted model_type umt5, got 't5'"),
-    "no distance": (lambda tensors: None, {"relative_attention_max_distance": 0}, "text_encoder cannot be used"),
+    "no distance": (
+        lambda tensors: None,
+        {"relative_attention_max_distance": 0},
+        r"^checkpoint: text_encoder/config\.json: relative_attention_max_distance: wanted a whole number .*, got 0$",
+    ),
+    # This once made modules until the memory was full.
+    "endless layers": (
+        lambda tensors: None,
+        {"num_layers": 10**9},
+        r"^checkpoint: text_encoder/config\.json: num_layers: wanted a whole number from 1 to 1000, got 1000000000$",
+    ),
+    "half a head": (
+        lambda tensors: None,
+        {"num_heads": 2.5},
+        "num_heads: wanted a whole number from 1 to 1000, got 2.5",
+    ),
+    "true layers": (lambda tensors: None, {"num_layers": True}, "num_layers: wanted a whole number .*, got True"),
+    "no number": (
+        lambda tensors: None,
+        {"layer_norm_epsilon": math.nan},
+        "layer_norm_epsilon: wanted a number from 1e-12 to 0.1, got nan",
+    ),
 }
 
 
@@ -182,6 +205,11 @@ def test_embed_refuses_an_encoder_that_is_not_whole(tmp_path, checkpoint, name):
     with pytest.raises(InvalidInputError, match=wanted) as refused:
         embed("a day", folder)
     assert str(folder) not in str(refused.value)
+
+
+def test_embed_lets_through_what_the_server_does():
+    assert {name: (each.least, each.most) for name, each in text_encoder.RANGES.items()} == dict(RANGES)
+    assert {name for name, each in text_encoder.RANGES.items() if not each.is_whole} == {"layer_norm_epsilon"}
 
 
 def test_embed_neither_unpickles_nor_asks_whether_to_run_a_checkpoints_code(tmp_path, checkpoint, capsys):
