@@ -266,6 +266,28 @@ def test_the_command_tells_people_and_programs() -> None:
     assert parsed["fixed_bytes"] + parsed["free_bytes"] == parsed["memory_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["lingbot_world_fast"],
+            "session_budget_bytes 2147483648 (the default) admits 0 sessions of 25.3 GiB; "
+            "a config.pbtxt in place of the name, or --set session_budget_bytes=BYTES, says another",
+        ),
+        (
+            [str(CONFIGS / "configs" / "lingbot_world_fast.pbtxt")],
+            "session_budget_bytes 27300000000 (lingbot_world_fast.pbtxt) admits 1 session of 25.3 GiB",
+        ),
+        (
+            ["lingbot_world_fast", "--set", "session_budget_bytes=54600000000"],
+            "session_budget_bytes 54600000000 (--set) admits 2 sessions of 25.3 GiB",
+        ),
+    ],
+)
+def test_it_is_told_where_the_budget_is_from_and_how_to_set_it(arguments: list[str], line: str) -> None:
+    assert CliRunner().invoke(app, ["plan", *arguments]).stdout.splitlines()[-1] == line
+
+
 def test_a_gpu_that_is_too_small_is_told_by_how_much() -> None:
     told = CliRunner().invoke(app, ["plan", "lingbot_world_fast", "--memory", "24GiB"]).stdout
     plan = make_plan("lingbot_world_fast", [], "24GiB", None)

@@ -1,6 +1,8 @@
 """The command `worldstream plan`: words and a table; the arithmetic is in `plan`."""
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -8,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from worldstream.errors import InvalidInputError
-from worldstream.sizing.plan import DEFAULT_RESERVE_BYTES, Plan, parse_bytes, plan_world, tell_bytes
+from worldstream.sizing.plan import DEFAULT_BUDGET, DEFAULT_RESERVE_BYTES, Plan, parse_bytes, plan_world, tell_bytes
 from worldstream.sizing.worlds import WORLDS, check_settings, read_config, with_parameters
 
 _Config: TypeAlias = Annotated[str, typer.Argument(help=f"{', '.join(WORLDS)}, or a config.pbtxt of denoise.")]
@@ -21,6 +23,7 @@ _Reserve: TypeAlias = Annotated[
 ]
 _AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 
+_BUDGET = "session_budget_bytes"
 _LINES = (
     ("transformer", "transformer_bytes"),
     ("codec", "codec_bytes"),
@@ -79,15 +82,24 @@ def make_plan(config: str, settings: list[str], memory: str | None, reserve: str
         world,
         None if memory is None else parse_bytes("--memory", memory),
         DEFAULT_RESERVE_BYTES if reserve is None else parse_bytes("--reserve", reserve),
+        _budget_source(config, parameters, chosen),
     )
+
+
+def _budget_source(config: str, parameters: Mapping[str, str], chosen: Mapping[str, str]) -> str:
+    if chosen.get(_BUDGET):
+        return "--set"
+    return Path(config).name if parameters.get(_BUDGET) else DEFAULT_BUDGET
 
 
 def closing_lines(made: Plan) -> list[str]:
     """How many sessions there may be, in words."""
     budget = (
-        f"session_budget_bytes {made.session_budget_bytes} admits {_sessions(made.budget_sessions)}"
+        f"{_BUDGET} {made.session_budget_bytes} ({made.budget_source}) admits {_sessions(made.budget_sessions)}"
         f" of {tell_bytes(made.session_bytes)}"
     )
+    if made.budget_source == DEFAULT_BUDGET:
+        budget += f"; a config.pbtxt in place of the name, or --set {_BUDGET}=BYTES, says another"
     if made.memory_bytes is None or made.free_bytes is None or made.sessions is None:
         return [budget]
     memory = tell_bytes(made.memory_bytes)

@@ -15,6 +15,7 @@ DEFAULT_RESERVE_BYTES = GIB
 _MASK_CHANNELS, _RAY_CHANNELS = 4, 6
 _SPARE_TOKENS = 1  # the key-value buffer has one token that nothing is written to
 _FLOAT32 = 4
+DEFAULT_BUDGET = "the default"
 # Wan 2.1's VAE and TAEHV as published: their parameters, and the numbers that a session keeps for each latent cell.
 _FOREIGN_CODECS = {"wan": (126_892_531, 151_328), "taehv": (11_315_539, 5_376)}
 _UMT5_PARAMETERS = 5_680_910_336  # of the encoder of umt5-xxl
@@ -52,6 +53,7 @@ class Plan:
     reserve_bytes: int = DEFAULT_RESERVE_BYTES  # for the runtime itself: context, kernels, compiled code, slack
     free_bytes: int | None = None  # for sessions; below 0 the world itself does not fit
     sessions: int | None = None  # that fit
+    budget_source: str = DEFAULT_BUDGET  # of session_budget_bytes; else --set, or a file's name
 
     @property
     def fixed_bytes(self) -> int:
@@ -73,7 +75,11 @@ class Plan:
 
 
 def plan_world(
-    configuration: str, world: WorldSizes, memory_bytes: int | None = None, reserve_bytes: int = DEFAULT_RESERVE_BYTES
+    configuration: str,
+    world: WorldSizes,
+    memory_bytes: int | None = None,
+    reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+    budget_source: str = DEFAULT_BUDGET,
 ) -> Plan:
     """Count a world's bytes.
 
@@ -81,6 +87,7 @@ def plan_world(
         configuration: what to call it.
         memory_bytes: of the device; None leaves open how many sessions fit.
         reserve_bytes: of it, for what is not counted here.
+        budget_source: where the world's session_budget_bytes is from, in words.
     """
     parts = _session_parts(world)
     session = sum(parts.values())
@@ -103,6 +110,7 @@ def plan_world(
         shm_bytes=shm_bytes(world),
         memory_bytes=memory_bytes,
         reserve_bytes=reserve_bytes,
+        budget_source=budget_source,
     )
     if memory_bytes is None:
         return plan
