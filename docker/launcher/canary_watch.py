@@ -9,7 +9,7 @@ from launcher.access import Access, read_access
 from launcher.canary import Canary, canaries_of, run_canary
 from launcher.metrics import read_metrics
 from launcher.options import Options
-from launcher.ports import USUAL_PORTS, reachable
+from launcher.ports import USUAL_PORTS, is_listening, reachable
 from launcher.told import ServeError
 
 
@@ -73,9 +73,11 @@ def probe(options: Options) -> None:
     """Ask each model that has a canary on the ports that the options name; one that answers others need not.
 
     Raises:
-        ServeError: one has answered neither.
+        ServeError: one has answered neither, or nothing listens there.
     """
     ports = {service: options.ports[service] or usual for service, usual in USUAL_PORTS.items()}
     addresses, access = reachable(options.address, ports), read_access(options)
+    if not is_listening(addresses["grpc"]):
+        raise ServeError(f"--probe: nothing listens on {addresses['grpc']} (grpc)")
     for canary in canaries_of(options.model_repository):
         CanaryWatch(options, addresses, access, canary, check_server=lambda: None).check()

@@ -47,6 +47,16 @@ def choose_ports(given: Mapping[str, int | None], is_free_wanted: bool, address:
     return ports
 
 
+def is_listening(address: str) -> bool:
+    """Whether something takes connections at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
 def reachable(address: str, ports: Mapping[str, int]) -> dict[str, str]:
     """Where clients on this machine find the services of a server that listens there."""
     return {service: f"{HOST if address == EVERYWHERE else address}:{port}" for service, port in ports.items()}

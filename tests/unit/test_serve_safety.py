@@ -146,5 +146,4 @@ def test_a_probe_of_nothing_fails_in_one_line() -> None:
     command = [sys.executable, str(ROOT / "serve.py"), "--probe", "--grpc-port", "1", "--canary-timeout-s", "5"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert result.returncode == 1
-    assert result.stderr.startswith("serve.py: the canary request to model 'preprocess' failed")
-    assert "Traceback" not in result.stderr
+    assert result.stderr == "serve.py: --probe: nothing listens on 127.0.0.1:1 (grpc)\n"
