@@ -27,6 +27,13 @@ def has_ended(pid: int, is_blocking: bool = False) -> bool:
     return os.waitid(os.P_PID, pid, flags) is not None
 
 
+def was_told_to_end(pid: int) -> bool:
+    """Whether our child, which has ended, did so in good order, or died of a signal that asks for that."""
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert end is not None, "it waits"
+    return end.si_status in ((0,) if end.si_code == os.CLD_EXITED else (signal.SIGINT, signal.SIGTERM))
+
+
 def stop_group(process: subprocess.Popen[bytes], signum: int, grace_s: float) -> bool:
     """Ask our child to end, then kill what is left of its process group; False if it had to be killed."""
     os.kill(process.pid, signum)

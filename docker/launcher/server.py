@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from launcher.metrics import read_page
 from launcher.model_watch import ModelWatch
 from launcher.options import Options
 from launcher.ports import choose_ports, reachable
-from launcher.processes import has_ended, stop_group
+from launcher.processes import has_ended, stop_group, was_told_to_end
 from launcher.repository import served_repository
 from launcher.server_log import ServerLog
 from launcher.server_process import server_command, start_process
@@ -121,6 +122,9 @@ class Server:
         """Raise ServeError if the server has ended, or a model's process has a while ago."""
         assert self._model_watch is not None
         if has_ended(self.pid):
+            if was_told_to_end(self.pid):
+                me = f"serve.py, pid {os.getpid()}"
+                raise ServeError(f"the server was told to end, and not by us: to stop it for good, signal {me}")
             when = "while it started" if self.ready_since is None else "by itself"
             raise ServeError(f"the server ended {when}; its log above says why{self._failures()}")
         self._model_watch.check()

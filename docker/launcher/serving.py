@@ -74,7 +74,8 @@ def hold(server: Server) -> int:
         with saying_now_and_then(server.pending):
             server.prove()
         addresses = ", ".join(f"{service} {address}" for service, address in server.addresses.items())
-        say(f"ready: {addresses}, pid {server.pid}")
+        # Ours first: it is the one to signal. A signal to the server itself is a death, which --restart mends.
+        say(f"ready: {addresses}, pid {os.getpid()} (tritonserver: {server.pid})")
         # Once: who reads it waits for one line. A later server has the same addresses, and its pid is said above.
         if options.json and not server.is_again:
             print(json.dumps({**server.addresses, "pid": server.pid}), flush=True)

@@ -98,8 +98,10 @@ def wait_for_line(server: Any, beginning: str, number: int = 1) -> str:
 def wait_for_ready(server: Any, number: int) -> int:
     """The pid of the numbered server of this launcher, once that one is ready."""
     line = wait_for_line(server, "ready: ", number)
-    assert f"http {server.http}, grpc {server.grpc}, metrics {server.metrics}, pid " in line
-    return int(line.rpartition(" ")[2])
+    addresses = f"http {server.http}, grpc {server.grpc}, metrics {server.metrics}"
+    found = re.fullmatch(rf"ready: {addresses}, pid {server.launcher.pid} \(tritonserver: (\d+)\)", line)
+    assert found is not None, line
+    return int(found[1])
 
 
 def wait_for_next(server: Any) -> int:

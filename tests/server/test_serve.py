@@ -143,6 +143,18 @@ def test_a_launcher_whose_server_dies_says_so(tiny_repository: Path, start_serve
     assert "the server ended by itself" in server.log()
 
 
+def test_a_server_that_others_tell_to_end_names_the_launcher(tiny_repository: Path, start_server: Any) -> None:
+    server = start_server(repository=tiny_repository)
+    ready = f", pid {server.launcher.pid} (tritonserver: {server.pid})\n"
+    assert ready in server.log()
+
+    os.kill(server.pid, signal.SIGTERM)
+
+    assert server.launcher.wait(timeout=30) == 1
+    advice = f"to stop it for good, signal serve.py, pid {server.launcher.pid}\n"
+    assert server.log().endswith(f"serve.py: the server was told to end, and not by us: {advice}")
+
+
 def test_a_launcher_whose_model_dies_stops_the_server_and_says_which(tiny_repository: Path, start_server: Any) -> None:
     server = start_server(repository=tiny_repository)
     processes = model_processes(server.pid)
