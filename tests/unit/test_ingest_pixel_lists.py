@@ -1,8 +1,13 @@
 """Pixel lists: hand-worked cases, every refusal by name."""
 
 import contextlib
+import json
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
+import ingest
 import numpy as np
 import pytest
 from ingest.errors import InvalidInputError, TooLargeError
@@ -192,3 +197,65 @@ def test_reading_and_refusing_take_at_most_four_bytes_for_each_that_was_sent(pix
         read_pixel_list(text, "image[0]", LIMITS)
     assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
     tracemalloc.stop()
+
+
+READ_WIDE = """
+import re, sys
+from pathlib import Path
+from ingest.errors import TooLargeError
+from ingest.limits import Limits
+from ingest.pixel_lists import read_pixel_list
+
+def peak_kib():  # simdjson's memory is not Python's
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+num_rows, item, max_pixels = int(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+row = b"[" + (item + b",") * (8_000_000 // num_rows // len(item)) + item + b"]"
+text = b"[" + (row + b",") * (num_rows - 1) + row + b"]"
+read_pixel_list(b"[[[1,2,3]]]", "image[0]", Limits())
+before = peak_kib()
+try:
+    read_pixel_list(text, "image[0]", Limits(max_pixels_per_picture=max_pixels))
+except TooLargeError:
+    pass
+print(1024 * (peak_kib() - before) / len(text))
+"""
+
+
+@pytest.mark.parametrize("max_pixels", [1 << 24, 1000])
+@pytest.mark.parametrize("item", ["1", "[1,2,3]", "[0.5,1,0]"])
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_a_row_as_long_as_the_whole_list_takes_no_more_memory(num_rows: int, item: str, max_pixels: int) -> None:
+    # Whole rows were worked on at once: a list of 64 MB took 1.5 GB, and was then refused for its pixels.
+    folder = Path(ingest.__file__).parents[1]
+    command = [sys.executable, "-c", READ_WIDE, str(num_rows), item, str(max_pixels)]
+    reading = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=60)
+    assert float(reading.stdout) < 4
+
+
+@pytest.mark.parametrize("shape", [(1, 100_000, 3), (2, 100_000, 3), (3, 300_000)])
+def test_rows_of_many_blocks_are_read_in_order(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    text = json.dumps(values.tolist())
+    assert np.array_equal(read(text), values if len(shape) == 3 else np.stack([values] * 3, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ("256", "row 0, column 300000: wanted a whole number 0-255, came 256"),
+        ("1.2.3", "row 0, column 300000: wanted a number 0-255 or in [0, 1], came text that is no JSON number"),
+        ("true", "row 0, column 300000: wanted a number, came a boolean"),
+        ("1[2", "mixed depth"),
+        ("1 2", "valid JSON"),
+        ("", "valid JSON"),
+    ],
+)
+def test_what_is_wrong_behind_many_blocks_of_a_row_is_named(last: str, words: str) -> None:
+    assert words in refusal("[[" + "1, " * 300_000 + last + "]]")
+
+
+def test_a_number_without_end_is_refused_before_it_is_parsed() -> None:
+    message = refusal("[[1," + "0" * 600_000 + "]]")
+    words = "row 0, column 1: wanted a number, came one of more than 262144 bytes"
+    assert message == f"INVALID_INPUT: image[0]: {words}"

@@ -34,6 +34,7 @@ from ingest.uniform_lists import read_uniform_list
 
 # simdjson takes 14 times the memory of what it parses at once.
 _BLOCK_BYTES = 256 * 1024
+_MAX_NUMBER_BYTES = 256 * 1024  # with the spaces around it
 _CONTENTS = ("rows", "pixels", "numbers")
 _STRANGERS = {
     b'"': "a string",
@@ -78,7 +79,7 @@ def _read_any_list(text: bytes, place: str, limits: Limits) -> Pixels:
     is_float = any(mark in text for mark in (b".", b"e", b"E"))
     samples = np.empty(math.prod(shape), np.uint8)
     num_read = 0
-    for values in _read_numbers(text, num_levels, place, max_depth):
+    for values in _read_numbers(text, place, max_depth):
         _refuse_out_of_range(text, values, num_read, shape, is_float, place, max_depth)
         samples[num_read : num_read + len(values)] = _round_half_up(values * 255.0) if is_float else values
         num_read += len(values)
@@ -118,7 +119,7 @@ def _read_shape(text: bytes, skeleton: bytes, num_levels: int, place: str, limit
     if num_levels not in (2, 3) or (num_levels == 3 and shape[2] not in (3, 4)):
         _refuse_empty(text, place, limits.max_json_depth)
         # A missing comma, or one too many, makes another shape of it.
-        num_values = sum(map(len, _read_numbers(text, num_levels, place, limits.max_json_depth)))
+        num_values = sum(map(len, _read_numbers(text, place, limits.max_json_depth)))
         if num_values != math.prod(shape):
             raise _not_json(place)
         came = " x ".join(map(str, shape))
@@ -175,26 +176,35 @@ def _irregular(skeleton: bytes, num_levels: int, place: str) -> InvalidInputErro
     )
 
 
-def _read_numbers(text: bytes, num_levels: int, place: str, max_depth: int) -> Iterator[NDArray[np.float64]]:
-    """Parse a list of regular skeleton with simdjson and give its numbers in order, float64, some rows at a time."""
-    end = text.rindex(b"]")
-    if text[end + 1 :].strip(SPACE_BYTES):
+def _read_numbers(text: bytes, place: str, max_depth: int) -> Iterator[NDArray[np.float64]]:
+    """Parse a list of regular skeleton with simdjson and give its numbers in order, float64, a block at a time."""
+    end = text.rindex(b"]") + 1
+    if text[end:].strip(SPACE_BYTES):
         raise _not_json(place)
     parser = simdjson.Parser()
-    for start, cut in _cut_rows(text, num_levels, end):
+    num_open = 0
+    for start, cut in _cut_blocks(text, end):
+        if cut - start > _BLOCK_BYTES + _MAX_NUMBER_BYTES:
+            place_in_list = where_after(text[: start + _BLOCK_BYTES], place, max_depth)
+            raise InvalidInputError(
+                f"{place}: {place_in_list}: wanted a number, came one of more than {_MAX_NUMBER_BYTES} bytes"
+            )
+        block = text[start:cut]
+        # Lists that are open where it was cut are closed there, and opened again in the next block.
+        opening = b"[" * num_open
+        num_open += block.count(b"[") - block.count(b"]")
         try:
-            yield _flat_numbers(parser, b"[" + text[start:cut] + b"]")
+            yield _flat_numbers(parser, opening + block + b"]" * num_open)
         except (ValueError, RuntimeError, TypeError) as error:
             raise _why_not_json(text, start, cut, place, max_depth) from error
 
 
-def _cut_rows(text: bytes, num_levels: int, end: int) -> Iterator[tuple[int, int]]:
-    """Say where to cut what is between the outer brackets: behind rows, where alone so many lists end at once."""
-    row_end = re.compile(rb"\][ \t\r\n]*" * (num_levels - 1) + rb",")
-    start = 1
+def _cut_blocks(text: bytes, end: int) -> Iterator[tuple[int, int]]:
+    """Say where to cut a list: at commas, wherever they stand, since a row may be as long as the whole text."""
+    start = 0
     while start < end:
-        found = row_end.search(text, start + _BLOCK_BYTES, end)
-        cut = found.end() - 1 if found else end
+        found = text.find(b",", start + _BLOCK_BYTES, end)
+        cut = found if found >= 0 else end
         yield start, cut
         start = cut + 1
 

@@ -17,6 +17,8 @@ Bytes = NDArray[np.uint8]
 
 # What is worked on at once, with all that is made from it, should fit into a core's own cache.
 _BLOCK_BYTES = 192 * 1024
+# A block is whole rows, and what is made from it takes up to 25 times its bytes. Pictures of cameras have shorter rows.
+_MAX_ROW_BYTES = 512 * 1024
 # As JavaScript writes lists, and as Python's json does.
 _GAPS = [re.compile(rb"\]" * level + rb",[ \t\r\n]{0,16}" + rb"\[" * level) for level in range(3)]
 
@@ -71,8 +73,10 @@ def _read_layout(text: bytes) -> _Layout | None:
         return None
     start, end = num_levels, len(text) - num_levels
     row = _GAPS[num_levels - 1].search(text, start, end)
-    pixel = _GAPS[num_levels - 2].search(text, start, row.start()) if row else None
-    if row is None or pixel is None:
+    if row is None or row.start() - start > _MAX_ROW_BYTES:
+        return None
+    pixel = _GAPS[num_levels - 2].search(text, start, row.start())
+    if pixel is None:
         return None
     num_columns = text.count(pixel.group(), start, row.start()) + 1
     if not has_channels:
