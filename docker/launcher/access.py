@@ -59,9 +59,14 @@ def read_access(options: Options) -> Access:
 def check_certificate(certificate: Path, key: Path | None) -> None:
     """Refuse what is no certificate and its key."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
     except OSError as error:  # ssl.SSLError is one
         raise ServeError(f"--tls-cert, --tls-key: not a certificate and its key in PEM ({error})") from error
+
+
+def _no_password() -> str:
+    """Asked for where the key is encrypted: the server could not read it, and a terminal is not to be asked."""
+    return ""
 
 
 def read_api_key(path: Path | None) -> str | None:

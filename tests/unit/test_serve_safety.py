@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -92,6 +96,30 @@ def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
         read_access(parse("--tls-cert", str(one.cert), "--tls-key", str(other.key)))
     with pytest.raises(ServeError, match="not a certificate and its key in PEM"):
         read_access(parse("--tls-cert", str(one.cert), "--tls-key", str(tmp_path / "nowhere")))
+
+
+def test_an_encrypted_key_is_refused_without_asking_for_its_password(tmp_path: Path) -> None:
+    made, encrypted = make_certificate(tmp_path), tmp_path / "encrypted.key"
+    command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", str(made.key), "-out", str(encrypted)]
+    subprocess.run(command, check=True, capture_output=True)
+    main, other = pty.openpty()  # a password is asked for on the terminal, if there is one
+
+    arguments = ["--tls-cert", str(made.cert), "--tls-key", str(encrypted), "--run", "true"]
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "serve.py"), *arguments],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        timeout=30,
+    )
+
+    said = os.read(main, 4096).decode()
+    os.close(main)
+    os.close(other)
+    assert result.returncode == 1
+    assert said.startswith("serve.py: --tls-cert, --tls-key: not a certificate and its key in PEM (")
 
 
 def make_certificate_in(folder: Path):
