@@ -25,7 +25,10 @@ def override_config(path: Path, model: str, values: dict[str, str]) -> str:
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
-    config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    try:
+        config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise ServeError(f"--set: model {model!r} has no {path.name} that can be read: {error}") from error
     for key, value in values.items():
         if key not in config.parameters:
             known = ", ".join(sorted(config.parameters)) or "none"

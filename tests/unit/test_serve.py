@@ -128,6 +128,19 @@ def test_a_setting_that_changes_nothing_is_refused(
     assert str(refusal.value) == f"--set: {message}"
 
 
+@pytest.mark.parametrize("content", [None, b"name: { {", b"\xff"])
+def test_a_setting_of_a_model_without_a_configuration_is_refused(
+    repository: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    config = repository / "first" / "config.pbtxt"
+    config.unlink()
+    if content is not None:
+        config.write_bytes(content)
+
+    with pytest.raises(ServeError, match=r"^--set: model 'first' has no config\.pbtxt that can be read: "):
+        linked_repository(repository, ["first.answer=42"], "", tmp_path / "work")
+
+
 def test_refusals_are_one_line_without_a_traceback(taken_port: int, tmp_path: Path) -> None:
     in_use = run_serve("--free-ports", "--http-port", str(taken_port))
     no_folder = run_serve("--free-ports", "--model-repository", tmp_path / "nowhere")
