@@ -24,6 +24,7 @@ from worldstream.loopback import is_loopback
 DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_TIMEOUT_S = 60.0
 DEFAULT_RECONNECT_S = 2.0
+LONGEST_S = 1e9  # 30 years. gRPC takes a wait without an end for one that is over, and Python for none at all
 CLOSED = "UNAVAILABLE: this client is closed"
 
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -54,10 +55,12 @@ class Endpoint:
             raise InvalidInputError(
                 f"url: wanted HOST:PORT of the server's gRPC endpoint, without a scheme, got {self.url}"
             )
-        if not self.timeout_s > 0:
-            raise InvalidInputError(f"timeout_s: wanted more than 0, got {self.timeout_s}")
-        if not self.reconnect_s >= 0:
-            raise InvalidInputError(f"reconnect_s: wanted 0 or more, got {self.reconnect_s}")
+        if not self.url.strip():
+            raise InvalidInputError("url: wanted HOST:PORT of the server's gRPC endpoint, got nothing")
+        if not 0 < self.timeout_s <= LONGEST_S:
+            raise InvalidInputError(f"timeout_s: wanted more than 0, at most {LONGEST_S:g}, got {self.timeout_s}")
+        if not 0 <= self.reconnect_s <= LONGEST_S:
+            raise InvalidInputError(f"reconnect_s: wanted 0 to {LONGEST_S:g}, got {self.reconnect_s}")
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:

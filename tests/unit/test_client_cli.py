@@ -363,7 +363,10 @@ def test_other_settings_reach_the_server(server, picture):
             ["--pose-convention", "unreal", "--actions", "w"],
             "error: --pose-convention: is for a file of poses, and --path names none\n",
         ),
-        (["--timeout", "0"], "error: timeout_s: wanted more than 0, got 0.0\n"),
+        (["--timeout", "0"], "error: timeout_s: wanted more than 0, at most 1e+09, got 0.0\n"),
+        # gRPC once took it for a time that was over.
+        (["--timeout", "inf"], "error: timeout_s: wanted more than 0, at most 1e+09, got inf\n"),
+        (["--url", " "], "error: url: wanted HOST:PORT of the server's gRPC endpoint, got nothing\n"),
     ],
 )
 def test_an_error_is_one_line_and_exit_code_one(server, picture, arguments, complaint):
