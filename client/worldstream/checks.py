@@ -5,7 +5,7 @@ and what came.
 """
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,7 +52,7 @@ def checked_embeds(values: npt.ArrayLike) -> Float32:
 def _floats(name: str, values: npt.ArrayLike) -> Float32:
     try:
         return np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"{name}: wanted an array of numbers") from error
 
 
@@ -60,6 +60,8 @@ def checked_actions(actions: str | Sequence[str]) -> tuple[str, ...]:
     """One entry a latent frame."""
     if isinstance(actions, str):
         return tuple(actions_from_text(actions))
+    if not isinstance(actions, Iterable):
+        raise InvalidInputError(f"actions: wanted text or a sequence of texts, got {type(actions).__name__}")
     return tuple(checked_text("actions", keys) for keys in actions)
 
 
@@ -107,6 +109,8 @@ def checked_parameters(parameters: Mapping[str, bool | int | float | str] | None
             )
         if isinstance(value, str):
             _checked_printable(value)
+        if isinstance(value, int):
+            checked_integer(f"parameters: {name!r}", int(value), -INT64_MAX - 1, INT64_MAX)
     return tuple((parameters or {}).items())
 
 

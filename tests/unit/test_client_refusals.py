@@ -13,6 +13,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     [
         ({"cam_to_world": np.eye(4)}, r"cam_to_world: wanted \[T, 4, 4\] with T of 1 or more, got \[4, 4\]"),
         ({"cam_to_world": "north"}, "cam_to_world: wanted an array of numbers"),
+        ({"intrinsics": [500, 500, 10**400, 240]}, "intrinsics: wanted an array of numbers"),
         ({"cam_to_world": np.zeros((3, 4, 4)), "actions": "www"}, "a request takes one of them, both came"),
         ({"actions": "wq"}, "actions: frame 1: 'q' is no key"),
         ({"intrinsics": [1, 2, 3]}, r"intrinsics: wanted \[4\], \[1, 4\] or \[T, 4\], got \[1, 3\]"),
@@ -27,6 +28,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
         ({"event_id": np.array([1])}, r"event_id: wanted an integer, got array\(\[1\]\)"),
         ({"prompt": "\ud800"}, "prompt: wanted text that UTF-8 can carry"),
         ({"actions": ["w", 7]}, "actions: wanted text, got int"),
+        ({"actions": 7}, "actions: wanted text or a sequence of texts, got int"),
         ({"recache": True}, "recache: wanted it beside a prompt that a session switches to, came without one"),
         ({"prompt": "night", "recache": 1}, "recache: wanted True or False, got 1"),
         ({"receipt": "yes"}, "receipt: wanted True or False, got 'yes'"),
@@ -35,6 +37,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
             {"parameters": {"frame_encoding": "webp\0"}},
             r"parameters: wanted text without control characters, got 'webp\\x00'",
         ),
+        ({"parameters": {"blocks": 2**63}}, "parameters: 'blocks': wanted 9223372036854775807 or less"),
         ({"parameters": {"fps\n": 16.0}}, "parameters: wanted text without control characters"),
     ],
 )
