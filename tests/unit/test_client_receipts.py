@@ -79,9 +79,9 @@ def test_who_reads_frames_alone_never_sees_it(client):
 
 def test_it_may_be_asked_for_twice_and_after_the_batches(client):
     with client.session(PIXELS) as session:
-        replies = session.generate(receipt=True)
+        replies = session.generate(receipt=True, event_id=5)
         assert len(list(replies)) == 2
-        assert replies.receipt() is replies.receipt()
+        assert [replies.receipt() for _ in range(2)] == 2 * [Receipt(chunk_index=0, num_ahead=0, event_id=5)]
 
 
 def test_the_receipt_of_a_second_request_may_come_amid_a_chunk_of_the_first():

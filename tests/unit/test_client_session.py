@@ -96,6 +96,10 @@ def test_a_session_gone_already_ends_without_an_error(server, client):
         list(session.generate())
         server.sessions.clear()
 
+    assert server.seen[-1].parameters["sequence_end"]
+    with pytest.raises(SessionNotFoundError, match="has ended"):
+        session.generate()
+
 
 def test_the_end_is_sent_when_the_body_raises_and_the_first_error_is_seen(server, client):
     session = client.session(PIXELS)

@@ -30,7 +30,7 @@ def test_reuse_switched_off_holds_nothing():
 
 
 def test_tritons_own_keys_are_passed_over():
-    read_parameters({"FORCE_CPU_ONLY_INPUT_TENSORS": "no"})
+    assert read_parameters({"FORCE_CPU_ONLY_INPUT_TENSORS": "no"}) == read_parameters({})
 
 
 @pytest.mark.parametrize(
