@@ -14,6 +14,7 @@ _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_
 _WHITESPACE = b" \t\r\n\v\f"
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _DATA_URI = re.compile(rb"data:image/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.IGNORECASE)
+_MAX_PREFIX_BYTES = 1024  # matching takes many times their memory
 _URL = re.compile(rb"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _DRIVE = re.compile(rb"[a-z]:\\", re.IGNORECASE)
 # Indentation beside a line break is wrapping. A space between two characters is what a form makes of '+'.
@@ -50,7 +51,7 @@ def _decode_otherwise(body: bytes, place: str) -> bytes:
 
 def _without_prefix(text: bytes, place: str) -> bytes:
     if text[:5].lower() == b"data:":
-        prefix = _DATA_URI.match(text)
+        prefix = _DATA_URI.match(text, 0, _MAX_PREFIX_BYTES)
         if prefix is None:
             raise InvalidInputError(
                 f"{place}: wanted a data URI that starts 'data:image/...;base64,', came another one"
