@@ -387,7 +387,9 @@ def _stoppable() -> Iterator[None]:
     def stop(signum: int, _: FrameType | None) -> None:
         raise _Stopped(signum)
 
-    before = {signum: signal.signal(signum, stop) for signum in _STOPPING}
+    # Started by nohup, a command is to outlive its terminal.
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    before = {signum: signal.signal(signum, stop) for signum in _STOPPING if not (is_kept and signum == signal.SIGHUP)}
     try:
         yield
     except _Stopped as stopped:

@@ -23,7 +23,9 @@ class StopSignals:
         self._is_raising = False
         self._came: int | None = None
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, self._take)
+            # Started by nohup, it is to outlive its terminal.
+            if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, self._take)
 
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:

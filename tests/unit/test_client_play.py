@@ -218,8 +218,17 @@ def test_q_ends_a_walk_in_the_middle_of_a_long_chunk(server, open_terminal):
     assert [seen.parameters["sequence_end"] for seen in server.seen[1:]] == [False, True]
 
 
+@pytest.fixture
+def hangup():
+    """What a hangup means to what is started; whoever runs these tests may have used nohup."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda meaning: signal.signal(signal.SIGHUP, meaning)
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was_and_ends_the_session(server, open_terminal, signum):
+def test_a_signal_leaves_the_terminal_as_it_was_and_ends_the_session(server, open_terminal, hangup, signum):
+    hangup(signal.SIG_DFL)
     terminal = open_terminal()
     terminal.read(lambda: b"fps" in terminal.output)
     terminal.process.send_signal(signum)
@@ -229,6 +238,17 @@ def test_a_signal_leaves_the_terminal_as_it_was_and_ends_the_session(server, ope
     assert terminal.mode() == terminal.before
     assert after(terminal) == b"stopped\r\n"
     assert server.sessions == {}
+
+
+def test_under_nohup_a_walk_goes_on_after_a_hangup(server, open_terminal, hangup):
+    hangup(signal.SIG_IGN)
+    terminal = open_terminal()
+    terminal.read(lambda: b"fps" in terminal.output)
+    terminal.process.send_signal(signal.SIGHUP)
+    terminal.press(b"q")
+    terminal.read_until_ended()
+
+    assert terminal.process.returncode == 0
 
 
 def test_an_error_leaves_the_terminal_as_it_was(server, open_terminal):

@@ -200,6 +200,7 @@ def test_the_canary_picture_is_a_picture() -> None:
 def signals() -> Iterator[StopSignals]:
     """As serve.py has them; pytest has its own back afterwards."""
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     yield StopSignals()
     for signum, handler in before.items():
         signal.signal(signum, handler)
@@ -208,6 +209,13 @@ def signals() -> Iterator[StopSignals]:
 def test_a_signal_breaks_off_what_may_be_broken_off(signals: StopSignals) -> None:
     with pytest.raises(Stop, match="SIGTERM"), signals.raising():
         signal.raise_signal(signal.SIGTERM)
+
+
+def test_under_nohup_a_hangup_is_no_signal_to_end(signals: StopSignals) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with StopSignals().raising():
+        signal.raise_signal(signal.SIGHUP)
 
 
 def test_a_signal_in_between_is_kept_for_later(signals: StopSignals) -> None:
