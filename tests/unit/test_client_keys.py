@@ -112,6 +112,14 @@ def test_a_script_with_a_key_that_does_not_exist_is_refused_with_its_place(text)
         samples(text)
 
 
+@pytest.mark.parametrize("before", [b"w", b"p"])
+def test_a_script_that_is_no_text_is_refused(before):
+    far = io.TextIOWrapper(io.BytesIO(before + 100_000 * b"w" + b"\xff"), encoding="utf-8")
+    script = KeyScript(far)
+    with pytest.raises(InvalidInputError, match=r"^keys: wanted text in UTF-8$"):
+        script.sample(200_000, 0.0)
+
+
 def test_a_script_reads_no_more_than_a_chunk_and_waits_until_it_is_due():
     text = io.StringIO("wwwl")
     due_s = time.monotonic() + 0.1

@@ -5,6 +5,7 @@ ends mean nothing else.
 """
 
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from worldstream.errors import InvalidInputError
@@ -31,11 +32,11 @@ class KeyScript:
         actions: list[str] = []
         prompt = None
         while len(actions) < num_latent_frames and not self._has_ended:
-            character = self._read()
+            character = self._read(self._text.read, 1)
             if character in ("", "q"):
                 self._has_ended = True
             elif character == "p":
-                prompt = self._text.readline().strip() or prompt
+                prompt = self._read(self._text.readline).strip() or prompt
             elif character not in "\r\n":
                 actions.append(checked_keys(self._num_entries, self._entry(character)))
                 self._num_entries += 1
@@ -49,14 +50,14 @@ class KeyScript:
         if character != "[":
             return character
         entry = ""
-        while (more := self._read()) != "]":
+        while (more := self._read(self._text.read, 1)) != "]":
             if not more:
                 raise InvalidInputError(f"actions: frame {self._num_entries}: '[' has no ']' after it")
             entry += more
         return entry
 
-    def _read(self) -> str:
+    def _read(self, read: Callable[..., str], *arguments: int) -> str:
         try:
-            return self._text.read(1)
+            return read(*arguments)
         except UnicodeDecodeError as error:
             raise InvalidInputError("keys: wanted text in UTF-8") from error
