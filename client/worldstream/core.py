@@ -90,6 +90,11 @@ class SessionCore:
         self._ending_ids: set[str] = set()
 
     @property
+    def metadata(self) -> list[tuple[str, str]]:
+        """What its stream carries beside its messages: proxies keep a session on its server by this."""
+        return [] if self.session_id is None else [("x-session-id", str(self.session_id))]
+
+    @property
     def next_frame_index(self) -> int:
         """The number that follows the last frame received."""
         return self._order.next_frame

@@ -272,17 +272,13 @@ class Session:
     def _open_stream(self) -> Stream:
         if self._stream is None:
             self._connection.reach()
-            self._stream = Stream(self._connection, self._metadata())
+            self._stream = Stream(self._connection, self._core.metadata)
         return self._stream
 
     def _send(self, stream: Stream, request: Any, has_receipt: bool = False) -> Replies:
         replies = Replies(self, self._exchange.open(request.id), has_receipt)
         stream.send(request)
         return replies
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        # Proxies keep a session on its server by this.
-        return [] if self.session_id is None else [("x-session-id", str(self.session_id))]
 
     def _pump(self) -> None:
         """Take one response and hand it to the request that it answers; a broken stream answers all of them."""

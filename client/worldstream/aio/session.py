@@ -218,7 +218,7 @@ class AsyncSession:
     async def _open_stream(self) -> AsyncStream:
         if self._stream is None:
             await self._connection.reach()
-            self._stream = AsyncStream(self._connection, self._metadata())
+            self._stream = AsyncStream(self._connection, self._core.metadata)
         return self._stream
 
     async def _send(self, stream: AsyncStream, request: Any) -> Slot:
@@ -231,10 +231,6 @@ class AsyncSession:
             self._fail(stream, CancelledError("CANCELLED: this client cancelled the request"))
             raise
         return slot
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        # Proxies keep a session on its server by this.
-        return [] if self.session_id is None else [("x-session-id", str(self.session_id))]
 
     async def _pump(self, slot: Slot) -> None:
         """Take one response and hand it to the request that it answers, if this one still waits for something."""
