@@ -13,23 +13,21 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from common import ROOT, Arm, Bar, Timing, Wanted, at_most, interleave, machine, print_document, print_wanted, ratio
-
-sys.path.insert(0, str(ROOT / "model_repository" / "denoise" / "1"))
+from common import Arm, Bar, Timing, Wanted, at_most, interleave, machine, print_document, print_wanted, ratio
+from sessions import picture_of, take
 
 # isort: split
+# sessions has put the world model's folder on the path.
 import numpy as np
 from worldmodel import snapshot
-from worldmodel.config import EMBEDDED, WorldConfig
+from worldmodel.config import EMBEDDED
 from worldmodel.emitter import Batch
 from worldmodel.engine import Engine
 from worldmodel.errors import WorldError
 from worldmodel.loading import Instance, load_world
 from worldmodel.request import Request
 from worldmodel.serving import ServingConfig
-from worldmodel.session import Session
 from worldmodel.world import Controls, World
 
 PACKAGES = ("numpy", "torch")
@@ -69,27 +67,18 @@ class Reply:
             raise self.error
 
 
-def picture(config: WorldConfig) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    shape = (config.height_px, config.width_px, 3)
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def one_chunk(world: World, session: Session) -> None:
-    session.commit(world.next_chunk(session, Controls(), lambda: None).staged)
-
-
 def measure_steps(world: World, num_rounds: int) -> tuple[dict[str, Timing], int]:
     """The times of a chunk and of each step of saving and restoring; and the file's bytes."""
-    session = world.start(picture(world.config))
+    session = world.start(picture_of(world.config))
     for _ in range(NUM_FILLING):
-        one_chunk(world, session)
+        take(world, session, Controls())
     taken = snapshot.take(session, world)
     file = np.concatenate(taken.pieces(world))
     most = snapshot.most_bytes(world)
     opened = snapshot.open_snapshot(file, world.config, most)
     snapshot.check(opened, world)
     arms = {
-        "a chunk": Arm(lambda: one_chunk(world, session)),
+        "a chunk": Arm(lambda: take(world, session, Controls())),
         "take it": Arm(lambda: snapshot.take(session, world)),
         "make the file": Arm(lambda: taken.pieces(world)),
         "check the file": Arm(
@@ -127,7 +116,7 @@ def measure_stall(world: World, num_rounds: int, num_chunks: int) -> dict[str, T
 
 
 def start(name: str, world: World, num_chunks: int) -> Request:
-    return Request(("name", name), is_start=True, is_end=False, num_chunks=num_chunks, picture=picture(world.config))
+    return Request(("name", name), is_start=True, is_end=False, num_chunks=num_chunks, picture=picture_of(world.config))
 
 
 def ask(engine: Engine, request: Request) -> None:
