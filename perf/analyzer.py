@@ -227,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--metrics-url", metavar="HOST:PORT", help="its metrics page, where that is not port 8002 of the same host")
     add("--keep", type=Path, metavar="FOLDER", help="leave inputs and perf_analyzer's files there")
     options = parser.parse_args(arguments)
+    if options.url is None and (options.http_url or options.metrics_url):
+        parser.error("--http-url, --metrics-url: wanted with --url; servers of its own have their own addresses")
     try:
         scenarios = choose(quick_scenarios() if options.quick else load_scenarios(), options.only)
         if options.list:

@@ -379,3 +379,9 @@ def test_the_servers_means_are_those_of_the_measurement_alone():
     means = server_figures(grown)["mean_ms"]
     assert means["total"] == 250
     assert means["preprocess queue"] == 0.25
+
+
+def test_addresses_beside_no_server_are_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        analyzer.main(["--list", "--metrics-url", "127.0.0.1:8002"])
+    assert "--http-url, --metrics-url: wanted with --url" in capsys.readouterr().err
