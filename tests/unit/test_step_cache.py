@@ -60,6 +60,15 @@ def test_a_mask_skips_its_zeros_and_never_the_context_pass(mounted, mask, skippe
     assert runs(mounted) == (2 * (5 * 3 - 2 * skipped_steps), 2 * 2 * skipped_steps)
 
 
+@pytest.mark.parametrize("num_steps", [2, 8])
+def test_a_mask_skips_nothing_of_a_chunk_that_has_another_number_of_steps(mounted, plain, num_steps):
+    # The server's own mask, which no request has asked for, was laid on the first steps of any chunk.
+    runs(mounted)
+    frames = stream(mounted, 1, num_steps=num_steps, step_cache=StepCacheSettings("1000"))
+    assert runs(mounted) == ((num_steps + 1) * 3, 0)
+    assert np.array_equal(frames, stream(plain, 1, num_steps=num_steps))
+
+
 def test_skipping_changes_the_frames_a_little(mounted, plain):
     exact, skipped = stream(plain), stream(mounted, step_cache=StepCacheSettings("1011"))
     difference = np.abs(exact.astype(float) - skipped).mean()

@@ -66,5 +66,11 @@ class StepCacheSettings:
         return [int(digit) for digit in self.mode] if set(self.mode) <= {"0", "1"} and self.mode else None
 
     def is_on(self, num_steps: int) -> bool:
-        """Whether a chunk of so many steps is cached at all."""
-        return self.mode not in ("off", "auto") or (self.mode == "auto" and num_steps >= MANY_STEPS)
+        """Whether a chunk of so many steps is cached at all.
+
+        A mask says nothing of chunks that have another number of steps: the server's own meets them where a request
+        asks for steps and for no step cache.
+        """
+        if self.mask():
+            return len(self.mode) == num_steps
+        return self.mode == "dynamic" or (self.mode == "auto" and num_steps >= MANY_STEPS)
