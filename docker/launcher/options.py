@@ -66,6 +66,8 @@ def parse_arguments(arguments: list[str] | None = None) -> Options:
         parser.error(f"--address: the wheel's old server stays on {HOST}; name a current one with --server")
     if options.probe:
         options.canary_every_s = 0.0  # ask at once
+    if options.max_restarts is not None and not options.restart:
+        parser.error("--max-restarts: wanted with --restart; without it nothing is started again")
     if options.run is not None and (options.restart or options.canary_every_s > 0):
         parser.error("--run goes with neither --restart nor --canary-every-s: the server ends with the command")
     return options

@@ -55,8 +55,16 @@ def test_an_empty_variable_is_none(monkeypatch):
 
 
 def test_values_that_are_meant_arrive_as_numbers():
-    options = parse_arguments(["--http-port=65535", "--drain-s=0.5", "--exit-timeout-s=0", "--max-restarts=3"])
+    options = parse_arguments(
+        ["--http-port=65535", "--drain-s=0.5", "--exit-timeout-s=0", "--restart", "--max-restarts=3"]
+    )
     assert (options.http_port, options.drain_s, options.exit_timeout_s, options.max_restarts) == (65535, 0.5, 0, 3)
+
+
+def test_a_limit_of_restarts_where_nothing_is_restarted_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(["--max-restarts=3"])
+    assert "--max-restarts: wanted with --restart" in capsys.readouterr().err
 
 
 def test_no_free_port_at_an_address_of_another_machine():
