@@ -217,6 +217,8 @@ def generate(
     """Make a film: move a camera through the world behind a picture."""
     with _stoppable(), _one_line_errors(), _connect(url, timeout) as client:
         _check_mp4(output)
+        if intrinsics_size is not None and intrinsics is None:
+            raise InvalidInputError("--intrinsics-size: is for --intrinsics, which names none")
         encoded = read_picture(picture)
         length = client.chunk_latent_frames()
         steering = choose_steering(path, actions, pose_rate.value, chunks, length, pose_convention.value)

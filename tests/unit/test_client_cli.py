@@ -363,6 +363,10 @@ def test_other_settings_reach_the_server(server, picture):
             ["--pose-convention", "unreal", "--actions", "w"],
             "error: --pose-convention: is for a file of poses, and --path names none\n",
         ),
+        (
+            ["--intrinsics-size", "832x480"],
+            "error: --intrinsics-size: is for --intrinsics, which names none\n",
+        ),
         (["--timeout", "0"], "error: timeout_s: wanted more than 0, at most 1e+09, got 0.0\n"),
         # gRPC once took it for a time that was over.
         (["--timeout", "inf"], "error: timeout_s: wanted more than 0, at most 1e+09, got inf\n"),
