@@ -154,13 +154,10 @@ class FakeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             world = self.sessions[session_id]
         if seen.parameters.get("save"):
             return snapshot_messages(world.num_frames, world.num_chunks)
-        if (
-            "snapshot" in seen.inputs
-            and not is_end
-            and not {"actions", "cam_to_world", "num_chunks"} & set(seen.inputs)
-        ):
+        asks_for_frames = bool({"actions", "cam_to_world", "num_chunks"} & set(seen.inputs))
+        if "snapshot" in seen.inputs and not is_end and not asks_for_frames:
             return iter([frames_message(0, 0, (world.num_chunks, 0, 1), True)])
-        if is_end and not is_start and not {"actions", "cam_to_world", "num_chunks"} & set(seen.inputs):
+        if is_end and not is_start and not asks_for_frames:
             del self.sessions[session_id]
             return iter([frames_message(0, 0, (0, 0, 1), True)])
         return self._frames(seen, world, session_id if is_end else None)
