@@ -44,6 +44,12 @@ def test_the_counts_are_what_the_server_was_asked_for(server):
     assert server.sessions == {}
 
 
+def test_a_quick_run_does_no_more_than_was_asked_for(server):
+    arms = figures(bench(server, "--json", "-", "--chunks", "2", "--actions", "0", "--sessions", "1"))
+
+    assert arms["1 session"]["counts"]["chunks"] == 1 + 1 + 2
+
+
 def test_every_session_starts_from_a_picture_of_its_own(server):
     figures(bench(server, "--json", "-"))
 

@@ -117,13 +117,13 @@ def bench(
 
 
 def quickened(plan: Plan) -> Plan:
-    """The same with few chunks."""
+    """The same with few chunks, actions, cancels and requests; no more than were asked for."""
     loop = plan.open_loop
     return replace(
         plan,
-        num_chunks=4,
+        num_chunks=min(plan.num_chunks, 4),
         num_warm_chunks=min(plan.num_warm_chunks, 1),
-        num_actions=2,
+        num_actions=min(plan.num_actions, 2),
         num_cancels=min(plan.num_cancels, 1),
         open_loop=None if loop is None else replace(loop, num_requests=min(loop.num_requests, 4)),
     )
