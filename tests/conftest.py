@@ -22,6 +22,9 @@ from launcher.processes import die_with_parent
 
 ROOT = Path(__file__).parent.parent
 START_TIMEOUT_S = 240.0
+# Servers are started beside clients that talk. What gRPC does in a fork then ended 3 of 100 of them before they began.
+# Here, since it is read when gRPC is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 @dataclass(frozen=True)
