@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from worldstream.checks import MAX_FPS
 from worldstream.errors import InvalidInputError
 
 Pixels = npt.NDArray[np.uint8]
@@ -23,8 +24,8 @@ class Mp4Writer:
     """An H.264 file that takes one frame at a time, in constant memory."""
 
     def __init__(self, path: str | os.PathLike[str], fps: int = 16) -> None:
-        if fps < 1:
-            raise InvalidInputError(f"fps: wanted 1 or more, got {fps}")
+        if not 1 <= fps <= MAX_FPS:
+            raise InvalidInputError(f"fps: wanted 1 to {MAX_FPS}, got {fps}")
         self._path = Path(path)
         self._fps = fps
         self._size: tuple[int, ...] | None = None

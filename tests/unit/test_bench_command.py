@@ -130,6 +130,14 @@ def test_a_metrics_page_that_is_not_there_is_found_before_anything_is_asked_for(
     assert server.seen == []
 
 
+@pytest.mark.parametrize(("option", "value"), [("--fps", "inf"), ("--buffer-s", "inf"), ("--rate", "inf")])
+def test_a_number_without_an_end_is_refused_before_anything_is_asked_for(server, option, value):
+    result = bench(server, option, value)
+
+    assert (result.exit_code, result.stderr) == (1, f"error: {option}: wanted a number that is finite, got {value}\n")
+    assert server.seen == []
+
+
 def test_frames_that_another_request_steered_end_the_run(server):
     server.script = lambda seen: iter([frames_message(0, 9, (0, 0, 1), True, event_id=7)]) if seen.inputs else None
 

@@ -73,6 +73,14 @@ def test_what_is_no_film_is_refused(tmp_path, frames, complaint):
         video.write_mp4(frames, tmp_path / "film.mp4")
 
 
+@pytest.mark.parametrize("fps", [0, 1001, 10**30])
+def test_a_rate_that_no_film_has_is_refused(tmp_path, fps):
+    with pytest.raises(InvalidInputError, match=f"^fps: wanted 1 to 1000, got {fps}$"):
+        video.write_mp4([gray(1)], tmp_path / "film.mp4", fps)
+    video.write_mp4([gray(1)], tmp_path / "film.mp4", fps=1000)
+    assert decode(tmp_path / "film.mp4")[0] == 1000
+
+
 def test_a_contact_sheet_shows_frames_row_by_row(tmp_path):
     frames = [gray(value, height_px=4, width_px=6) for value in (10, 20, 30, 40, 50)]
 

@@ -1,6 +1,7 @@
 """The subcommand `worldstream bench`: options, progress and table on stderr, JSON where it is asked for."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,7 @@ from worldstream.bench.percentiles import METHOD
 from worldstream.bench.plan import OpenLoop, Plan, name_of, parse_counts
 from worldstream.bench.tables import NOTE, table_of
 from worldstream.endpoint import DEFAULT_URL
+from worldstream.errors import InvalidInputError
 from worldstream.picture import read_picture
 from worldstream.snapshot import check_place, write_whole
 
@@ -88,6 +90,9 @@ def bench(
     timeout: _Timeout = 60.0,
 ) -> None:
     """Measure how evenly a running server streams, and how soon it answers."""
+    for option, value in (("--fps", fps), ("--buffer-s", buffer_s), ("--rate", rate)):
+        if value is not None and not math.isfinite(value):
+            raise InvalidInputError(f"{option}: wanted a number that is finite, got {value}")
     plan = Plan(
         num_chunks=chunks,
         chunks_per_request=chunks_per_request,
