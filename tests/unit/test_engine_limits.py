@@ -7,6 +7,8 @@ import weakref
 
 import numpy as np
 import pytest
+from worldmodel.admission import Admission
+from worldmodel.emitter import Delivery
 from worldmodel.engine import Engine
 from worldmodel.errors import (
     BusyError,
@@ -19,6 +21,7 @@ from worldmodel.errors import (
     UnavailableError,
     WorldError,
 )
+from worldmodel.queues import Job
 from worldmodel.serving import ServingConfig
 
 from tests.unit.engines import WAIT_S, Gate, Recorder, ask, bare_end, go_on, start
@@ -156,6 +159,19 @@ def test_an_idle_session_expires_and_its_memory_is_given_back(make_engine):
     with pytest.raises(SessionNotFoundError):
         engine.submit(go_on("a"), Recorder())
     wait_for(lambda: stats.get(timeout=WAIT_S).active_sessions == 0)
+
+
+def test_a_session_whose_client_is_told_to_try_again_later_does_not_expire_meanwhile():
+    # Only requests that were let in counted: a minute of BUSY ended in SESSION_NOT_FOUND.
+    admission = Admission(ServingConfig(max_requests=1, session_idle_timeout_s=60), lambda _: None)
+    admission.admit(start("a"), {None: 1}, 0, now_s=0)
+    admission.admit(start("b"), {None: 1}, 0, now_s=0)
+    admission.queues.put(("name", "b"), Job(start("b"), Delivery(Recorder()), 0, 0))
+    with pytest.raises(BusyError):
+        admission.admit(go_on("a"), {None: 1}, 0, now_s=59)
+    assert not admission.drop_expired(118)
+    assert admission.drop_expired(120)
+    assert list(admission.table.entries) == [("name", "b")]  # it has work
 
 
 def test_a_session_of_one_request_is_freed_after_it(make_engine):

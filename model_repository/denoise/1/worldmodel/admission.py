@@ -53,6 +53,8 @@ class Admission:
             return self._start(request, session_bytes[request.size], now_s)
         self.drop_expired(now_s)
         entry = self.table.find(session, request.is_bare_end)
+        # Also where it is refused below: a client that is told to try again later must find its session then.
+        entry.last_used_s = max(entry.last_used_s, now_s)
         if not request.is_bare_end:  # a client that wants to stop is never too much
             self._check_room_of(session)
             self._check_room()

@@ -106,7 +106,7 @@ class Engine:
         """Queue a checked request; its answers go to `reply`, from the emitter thread.
 
         Raises:
-            WorldError: it is refused; nothing has been sent, and nothing has changed.
+            WorldError: it is refused; nothing has been sent, and nothing has changed but when its session will expire.
         """
         now = time.monotonic()
         if (request.is_start or request.session is None) and self._is_draining():
