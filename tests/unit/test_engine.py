@@ -97,6 +97,22 @@ def test_a_cancel_stops_before_the_next_step_and_the_session_goes_on(make_engine
     assert later.batches[0].frame_index[0] == 9
 
 
+def test_a_cancelled_request_that_ends_its_session_says_so(make_engine):
+    # It said that the session is as before, and the next request was told that there is none.
+    engine, world = make_engine()
+    ask(engine, start("a", 1)).frames()
+    gate = Gate(world)
+    gate.close()
+    last = ask(engine, go_on("a", 1, is_end=True))
+    assert gate.reached.wait(WAIT_S)
+    last.cancelled.set()
+    gate.open.set()
+    with pytest.raises(CancelledError, match="the session has ended with it"):
+        last.frames()
+    with pytest.raises(SessionNotFoundError):
+        engine.submit(go_on("a"), Recorder())
+
+
 def test_a_request_cancelled_while_it_waits_costs_nothing(make_engine):
     engine, world = make_engine()
     gate = Gate(world)

@@ -235,10 +235,7 @@ class Engine:
         if entry.is_stopped:
             raise CancelledError("request: its session was ended while it ran or waited")
         if job.is_lost:
-            left = (
-                "the session was not started" if entry.session is None else "the session is as it was before this chunk"
-            )
-            raise CancelledError(f"request: cancelled by the client; {left}")
+            raise CancelledError(f"request: cancelled by the client; {_what_is_left(entry, job)}")
 
     def _after_turn(self, session: SessionId, job: Job, answer: Answer | Saving, is_done: bool) -> list[Answer]:
         """Bring table and queues up to date; the answers to requests that have nobody left to serve them."""
@@ -300,6 +297,12 @@ class Engine:
             conditioner_bytes=counters.conditioner_bytes,
             conditioner_peak_bytes=counters.conditioner_peak_bytes,
         )
+
+
+def _what_is_left(entry: Entry, job: Job) -> str:
+    if entry.session is None:
+        return "the session was not started"
+    return "the session has ended with it" if job.request.is_end else "the session is as it was before this chunk"
 
 
 def _is_failed_start(job: Job, answer: Answer | Saving) -> bool:
