@@ -151,7 +151,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_file_leaves_the_session_whole(s
     file, wanted = saved
     name = new_id()
     restore(server, name, file)
-    for _ in range(5):
+    for _ in range(2):  # no more: a few hundred of them end Triton before 25.04 (its issue 8034)
         with Stream(server.grpc) as stream:
             stream.send(go_on(name, save=True))
             stream.receive()
