@@ -233,6 +233,16 @@ def test_a_row_as_long_as_the_whole_list_takes_no_more_memory(num_rows: int, ite
     assert float(reading.stdout) < 4
 
 
+@pytest.mark.parametrize("pixel", ["1", "[1,2,3]"])
+def test_a_row_that_is_longer_than_the_first_takes_no_more_memory(pixel: str) -> None:
+    # Only the first row was bounded: a short one before a long one was worked on at once all the same.
+    text = f"[[{pixel},{pixel}],[" + f"{pixel}," * 1_999_999 + f"{pixel}]]"
+    tracemalloc.start()
+    assert "ragged at row 1: wanted 2 pixels as in the first, came more than 2" in refusal(text)
+    assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    tracemalloc.stop()
+
+
 @pytest.mark.parametrize("shape", [(1, 100_000, 3), (2, 100_000, 3), (3, 300_000)])
 def test_rows_of_many_blocks_are_read_in_order(shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).integers(0, 256, shape, np.uint8)

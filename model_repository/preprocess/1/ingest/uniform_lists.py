@@ -55,6 +55,8 @@ def read_uniform_list(text: bytes, max_pixels: int) -> Bytes | None:
     while start < layout.end:
         cut = text.find(layout.row_gap, start + _BLOCK_BYTES, layout.end)
         end = cut if cut >= 0 else layout.end
+        if end - start > _BLOCK_BYTES + _MAX_ROW_BYTES:  # a row that is longer than the first
+            return None
         # Two bytes more before and one after: each is a bracket or a space, and gives every digit neighbours.
         values = _read_block(stored[start - 2 : end + 1], layout, gap_bytes)
         num_values += 0 if values is None else len(values)
