@@ -53,11 +53,11 @@ class WorldClient:
 
         Args:
             url: HOST:PORT of the server's gRPC endpoint, without http://.
-            timeout_s: the longest silence between two responses of a stream, and the longest single call.
+            timeout_s: the longest silence between two responses of a stream, and the longest single call; at most 1e9.
             metrics_url: the server's metrics page, read by `info` only.
             reconnect_s: for so long a server that cannot be reached is tried again, with pauses that grow: by what may
                 be repeated (`info`, `preprocess`, `chunk_latent_frames`, and a stream that is to be opened). A request
-                for frames is never repeated. 0 tries once.
+                for frames is never repeated. 0 tries once; at most 1e9.
             tls: whether the server speaks TLS, with a certificate by one of the authorities that gRPC comes with.
             tls_ca: a file of certificates (PEM) to trust in place of those; implies `tls`.
             api_key: what the server wants to see, where it was started with a key.
