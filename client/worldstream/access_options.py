@@ -25,7 +25,7 @@ class AccessOptions:
         try:
             return None if self.api_key_file is None else self.api_key_file.read_text(encoding="utf-8").strip()
         except UnicodeDecodeError as error:
-            raise InvalidInputError("--api-key-file: wanted a text file that holds the key") from error
+            raise InvalidInputError("--api-key-file: wanted a text file that holds the key, got no UTF-8") from error
 
 
 # Of the command that runs: typer's own way to its context differs between releases.

@@ -82,7 +82,7 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     add("--free-ports", action="store_true", help="listen on free ports, not on 8000 to 8002")
     for service, usual in USUAL_PORTS.items():
         add(f"--{service}-port", type=port, metavar="PORT", help=f"instead of {usual}")
-    add("--json", action="store_true", help="print one line with addresses and the server's pid; implies --free-ports")
+    add("--json", action="store_true", help="print a line with addresses and tritonserver's pid; implies --free-ports")
 
 
 def add_life_options(group: argparse._ArgumentGroup) -> None:
