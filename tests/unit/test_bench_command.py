@@ -47,6 +47,7 @@ def test_the_counts_are_what_the_server_was_asked_for(server):
 def test_a_quick_run_does_no_more_than_was_asked_for(server):
     arms = figures(bench(server, "--json", "-", "--chunks", "2", "--actions", "0", "--sessions", "1"))
 
+    # A start, a warm chunk, and the two that stream.
     assert arms["1 session"]["counts"]["chunks"] == 1 + 1 + 2
 
 
