@@ -127,7 +127,10 @@ def test_where_it_is_steered_shows_in_rendered_frames_too() -> None:
         assert forward > 0 > back
 
 
-@pytest.mark.parametrize(("before", "after"), [("day", "night"), ("night", "day"), ("day", "dusk"), ("dusk", "snow")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("day", "night"), ("night", "day"), ("day", "dusk"), ("dusk", "snow"), ("day", "snow"), ("snow", "day")],
+)
 def test_a_new_prompt_changes_the_mean_colour_to_what_it_names(trained: Any, before: str, after: str) -> None:
     start = place(20)
     wanted = {look: rendered(start, look).reshape(-1, 3).mean(0) for look in (before, after)}

@@ -134,8 +134,9 @@ def test_each_look_has_the_colour_that_its_name_says():
     }
 
     assert mean["night"].mean() < 0.6 * mean["day"].mean()
-    assert mean["snow"].mean() > mean["day"].mean() + 3
+    assert mean["snow"].mean() > mean["day"].mean() + 10
     assert mean["dusk"][0] - mean["dusk"][2] > mean["day"][0] - mean["day"][2] + 30
+    assert mean["snow"][2] - mean["snow"][0] > mean["day"][2] - mean["day"][0] + 30
 
 
 def test_wrong_input_is_named():

@@ -82,6 +82,15 @@ def test_a_clip_is_the_same_whenever_it_is_drawn_and_differs_between_splits():
     assert first.walk != dataset.draw_clip("train", 0, 8, 24).walk
 
 
+def test_walks_to_learn_from_stand_still_more_often_than_those_to_measure_with():
+    def standing(split):
+        walks = [dataset.draw_clip(split, 0, number, 24).walk for number in range(240)]
+        return np.mean([walk.count(walk[0]) == len(walk) for walk in walks])
+
+    assert standing("held_out") < 0.06
+    assert 1 / 12 < standing("train") < 0.06 + 1 / 12
+
+
 def test_looks_change_between_chunks_only():
     clips = [dataset.draw_clip("train", 0, number, 24) for number in range(200)]
     switches = [[i for i in range(1, 24) if c.variants[i] != c.variants[i - 1]] for c in clips]

@@ -81,8 +81,8 @@ def test_a_card_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path
         (["evaluate", "--weights", "{out}", "--sheets", "{out}"], "error: --weights: parameter checkpoint: "),
         (["evaluate", "--window", "2", "--sheets", "{out}"], "error: --window: embedded: a window of 2 latent frames "),
         (["evaluate", "--sheets", "{out}/file/sheets"], "error: [Errno 20] Not a directory: "),
-        (["train_world", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v2 walks there; "),
-        (["train_decoder", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v2 walks there; "),
+        (["train_world", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v3 walks there; "),
+        (["train_decoder", "--cache", "{out}"], "error: --cache: no train-0-24x96x160-v3 walks there; "),
     ],
 )
 def test_a_refusal_is_one_line(arguments, words, tmp_path):
@@ -131,4 +131,4 @@ def test_a_codec_learns_from_the_walks_that_are_rendered_whatever_its_seed(monke
     monkeypatch.setattr(train_codec, "write_shard", lambda *_: None)
     monkeypatch.setattr(train_codec, "CodecTrainer", Noted)
     train_codec.main(["--seed", "5", "--cache", str(tmp_path)])
-    assert seen == ["train-0-24x96x160-v2"]
+    assert seen == ["train-0-24x96x160-v3"]

@@ -20,6 +20,7 @@ sys.path.append(str(TRAINING))  # the scripts there import one another by name
 
 import export  # noqa: E402
 import train  # noqa: E402
+from courtyard.dataset import RECIPE  # noqa: E402
 
 
 @pytest.fixture
@@ -124,6 +125,15 @@ def test_the_card_names_the_weights_that_a_training_began_with(cache, tmp_path):
     export.export_weights(cache, tmp_path / "weights", TINY)
     card = (tmp_path / "weights" / "MODEL_CARD.md").read_text()
     assert "with the transformer that this repository shipped before (SHA-256\n`0123abcd`; its history has it)." in card
+
+
+def test_the_card_says_where_the_codec_learnt_from_other_walks(cache, tmp_path):
+    settings = cache / "runs" / "codec" / "settings.json"
+    for recipe, is_told in ((RECIPE, False), ("v0", True)):
+        settings.write_text(json.dumps({"seed": 0, "recipe": recipe}))
+        export.export_weights(cache, tmp_path / recipe, TINY)
+        card = (tmp_path / recipe / "MODEL_CARD.md").read_text()
+        assert ("The codec had learnt from earlier walks" in card) == is_told
 
 
 def test_weights_that_do_not_fit_float16_are_refused_by_name(cache, tmp_path):

@@ -22,6 +22,7 @@ BEGAN = (
     "This last training did not begin at random,\nas `make train` does, but with the transformer that this repository "
     "shipped before (SHA-256\n`{}`; its history has it)."
 )
+EARLIER_CODEC = "The codec had learnt from earlier walks and\nlooks of the same place."
 EVALUATION = "evaluation.json"
 FACTS = "training.json"
 NOT_FOR_OTHERS = ("cache", "name", "codec", "threads")  # settings that say nothing of the weights
@@ -83,6 +84,8 @@ def model_card(facts: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
     """
     codec, decoder, world = (facts["runs"][run] for run in RUNS)
     sizes, began = facts["files"], world["settings"].get("start_from")
+    is_codec_earlier = codec["settings"].get("recipe") != facts["data"]["recipe"]
+    beginnings = ([BEGAN.format(began)] if began else []) + ([EARLIER_CODEC] if is_codec_earlier else [])
     return Template(CARD.read_text(encoding="utf-8")).substitute(
         height=facts["world"]["height_px"],
         width=facts["world"]["width_px"],
@@ -99,7 +102,7 @@ def model_card(facts: dict[str, Any], evaluation: dict[str, Any] | None) -> str:
         codec_minutes=round(codec["trained_min"]),
         decoder_minutes=round(decoder["trained_min"]),
         world_minutes=round(world["trained_min"]),
-        world_began=BEGAN.format(began) if began else "",
+        beginnings=" ".join(beginnings),
         device=world["settings"].get("device", "unknown"),
         quality=_evaluated(evaluation) if evaluation else _measured_in_training(decoder["measured"], world["measured"]),
         hashes="\n".join(f"| `{name}` | {file['bytes']} | `{file['sha256']}` |" for name, file in sizes.items()),

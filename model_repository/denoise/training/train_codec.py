@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from commands import count, device, minutes, run_command, seed
-from courtyard.dataset import CLIPS_PER_SHARD, ClipStore, DatasetSpec, cache_folder, write_shard
+from courtyard.dataset import CLIPS_PER_SHARD, RECIPE, ClipStore, DatasetSpec, cache_folder, write_shard
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ class CodecTrainer:
     ) -> None:
         self.options, self.cache, self.train_spec, self.config = options, cache, train, config
         self.clips, self.held_out = ClipStore(cache, train), ClipStore(cache, held_out)
-        self.run = Run(cache, options.name, vars(options))
+        self.run = Run(cache, options.name, {**vars(options), "recipe": RECIPE})
         torch.manual_seed(options.seed)
         self.codec = new_codec(options.device, config.codec)
         self.optimizers = Optimizers(

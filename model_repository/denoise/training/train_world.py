@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from commands import RefusedError, count, device, minutes, require_walks, run_command, seed
-from courtyard.dataset import SPLITS, ClipStore, DatasetSpec, cache_folder
+from courtyard.dataset import RECIPE, SPLITS, ClipStore, DatasetSpec, cache_folder
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
@@ -112,7 +112,7 @@ class WorldTrainer:
 
     def __init__(self, options: argparse.Namespace, cache: Path, config: WorldConfig = EMBEDDED) -> None:
         self.options, self.config = options, config
-        self.run = Run(cache, options.name, vars(options))
+        self.run = Run(cache, options.name, {**vars(options), "recipe": RECIPE})
         weights = cache / "runs" / options.codec / "codec.safetensors"
         self.codec = StreamingCodec(config.codec).eval().requires_grad_(False).to(options.device)
         self.codec.load_state_dict(load_file(weights))

@@ -21,7 +21,8 @@ VARIANT_NAMES = tuple(scene.VARIANTS)
 SPLITS = ("train", "held_out")
 CLIPS_PER_SHARD = 8
 SWITCH_SHARE = 0.25
-RECIPE = "v2"  # of walks and pictures, to be raised when they change: clips of another recipe are never read
+STANDING_EVERY = 12  # one in so many walks to learn from stands still, besides those drawn so
+RECIPE = "v3"  # of walks and pictures, to be raised when they change: clips of another recipe are never read
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,16 @@ def clip_generator(split: str, seed: int, number: int) -> np.random.Generator:
 def draw_clip(
     split: str, seed: int, number: int, num_latent_frames: int, chunk_latent_frames: int = 3, style: str | None = None
 ) -> Clip:
-    """Draw clip `number` of a split. A quarter of the clips switch their look, always between two chunks."""
+    """Draw clip `number` of a split. A quarter of the clips switch their look, always between two chunks.
+
+    Among the walks to learn from, more stand still than chance would have: only a long stay shows colours that drift.
+    """
     rng = clip_generator(split, seed, number)
     first, second = rng.choice(VARIANT_NAMES, size=2, replace=False)
     starts = list(range(chunk_latent_frames, num_latent_frames, chunk_latent_frames))
     switch_at = int(rng.choice(starts)) if starts and rng.random() < SWITCH_SHARE else num_latent_frames
+    if style is None and split == "train" and number % STANDING_EVERY == 0:
+        style = "standing"
     walk = sample_walk(rng, num_latent_frames, style)
     variants = tuple(str(first if frame < switch_at else second) for frame in range(num_latent_frames))
     return Clip(walk, variants)
