@@ -219,6 +219,8 @@ def generate(
         _check_mp4(output)
         if intrinsics_size is not None and intrinsics is None:
             raise InvalidInputError("--intrinsics-size: is for --intrinsics, which names none")
+        if truth is not None and contact_sheet is None:
+            raise InvalidInputError("--truth: is for --contact-sheet, which names none")
         encoded = read_picture(picture)
         length = client.chunk_latent_frames()
         steering = choose_steering(path, actions, pose_rate.value, chunks, length, pose_convention.value)

@@ -233,7 +233,8 @@ def test_a_truth_of_several_arrays_is_refused(server, picture):
     truth = picture.with_name("truth.npy")
     with truth.open("wb") as file:
         np.savez(file, frames=np.zeros((9, 6, 8, 3), np.uint8))
-    result, _ = generate(server, picture, "--chunks", "1", "--truth", str(truth))
+    sheet = str(picture.with_name("sheet.png"))
+    result, _ = generate(server, picture, "--chunks", "1", "--contact-sheet", sheet, "--truth", str(truth))
     assert result.stderr.splitlines()[-1].endswith("cannot be read as an .npy file")
 
 
@@ -249,7 +250,8 @@ def test_a_truth_that_does_not_fit_is_refused_before_anything_is_asked(server, p
     truth = picture.with_name("truth.npy")
     if frames is not None:
         np.save(truth, frames)
-    result, output = generate(server, picture, "--chunks", "1", "--truth", str(truth))
+    sheet = str(picture.with_name("sheet.png"))
+    result, output = generate(server, picture, "--chunks", "1", "--contact-sheet", sheet, "--truth", str(truth))
     assert result.exit_code != 0
     assert message in result.stderr
     assert not output.exists()
@@ -367,6 +369,7 @@ def test_other_settings_reach_the_server(server, picture):
             ["--intrinsics-size", "832x480"],
             "error: --intrinsics-size: is for --intrinsics, which names none\n",
         ),
+        (["--truth", "truth.npy"], "error: --truth: is for --contact-sheet, which names none\n"),
         (["--timeout", "0"], "error: timeout_s: wanted more than 0, at most 1e+09, got 0.0\n"),
         # gRPC once took it for a time that was over.
         (["--timeout", "inf"], "error: timeout_s: wanted more than 0, at most 1e+09, got inf\n"),
