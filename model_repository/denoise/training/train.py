@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clips", type=count, default=640, help="walks to render for training")
+    parser.add_argument("--clips", type=count, default=1104, help="walks to render for training")
     parser.add_argument("--codec-steps", type=count, default=5000)
     parser.add_argument("--decoder-steps", type=count, default=3000)
     parser.add_argument("--world-steps", type=count, default=12000)
