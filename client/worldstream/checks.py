@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from worldstream.arrays import as_numbers
 from worldstream.errors import InvalidInputError
 from worldstream.paths import actions_from_text
 
@@ -25,7 +26,7 @@ _FLOAT32 = np.finfo(np.float32)
 
 def checked_poses(values: npt.ArrayLike) -> Float32:
     """As float32 [T, 4, 4]."""
-    array = _floats("cam_to_world", values)
+    array = as_numbers("cam_to_world", values, np.float32)
     if array.ndim != 3 or array.shape[0] == 0 or array.shape[1:] != (4, 4):
         raise InvalidInputError(f"cam_to_world: wanted [T, 4, 4] with T of 1 or more, got {list(array.shape)}")
     return array
@@ -33,7 +34,7 @@ def checked_poses(values: npt.ArrayLike) -> Float32:
 
 def checked_intrinsics(values: npt.ArrayLike) -> Float32:
     """As float32 [1 or T, 4]."""
-    array = np.atleast_2d(_floats("intrinsics", values))
+    array = np.atleast_2d(as_numbers("intrinsics", values, np.float32))
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != 4:
         raise InvalidInputError(f"intrinsics: wanted [4], [1, 4] or [T, 4], got {list(array.shape)}")
     return array
@@ -41,19 +42,12 @@ def checked_intrinsics(values: npt.ArrayLike) -> Float32:
 
 def checked_embeds(values: npt.ArrayLike) -> Float32:
     """As float32 [n, d]."""
-    array = _floats("prompt_embeds", values)
+    array = as_numbers("prompt_embeds", values, np.float32)
     if array.ndim != 2 or array.shape[1] == 0:
         raise InvalidInputError(f"prompt_embeds: wanted [n, d], a row a token, got {list(array.shape)}")
     if not np.isfinite(array).all():
         raise InvalidInputError("prompt_embeds: wanted finite numbers, got some that are not")
     return array
-
-
-def _floats(name: str, values: npt.ArrayLike) -> Float32:
-    try:
-        return np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"{name}: wanted an array of numbers") from error
 
 
 def checked_actions(actions: str | Sequence[str]) -> tuple[str, ...]:

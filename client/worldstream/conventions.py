@@ -24,6 +24,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from worldstream.arrays import as_numbers
 from worldstream.errors import InvalidInputError
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -78,7 +79,7 @@ def matrices_from_quaternions(qvec: npt.ArrayLike, tvec: npt.ArrayLike) -> Float
     Raises:
         InvalidInputError: for other shapes, numbers that are not finite, or a quaternion of length 0.
     """
-    q, t = np.atleast_2d(_float64("qvec", qvec), _float64("tvec", tvec))
+    q, t = np.atleast_2d(as_numbers("qvec", qvec, np.float64), as_numbers("tvec", tvec, np.float64))
     if q.ndim != 2 or q.shape[1] != 4 or t.shape != (len(q), 3):
         raise InvalidInputError(f"qvec, tvec: wanted [N, 4] and [N, 3], got {list(q.shape)} and {list(t.shape)}")
     length = np.linalg.norm(q, axis=1)
@@ -167,7 +168,7 @@ def _colmap_rows(name: str, text: str) -> Iterator[tuple[str, list[float]]]:
 
 
 def _checked(poses: npt.ArrayLike) -> Float64:
-    rigid = _float64("poses", poses)
+    rigid = as_numbers("poses", poses, np.float64)
     rigid = rigid[np.newaxis] if rigid.shape == (4, 4) else rigid
     if rigid.ndim != 3 or rigid.shape[1:] != (4, 4) or len(rigid) == 0:
         raise InvalidInputError(f"poses: wanted [N, 4, 4] or [4, 4], got {list(rigid.shape)}")
@@ -182,14 +183,6 @@ def _checked(poses: npt.ArrayLike) -> Float64:
                 f"0 0 0 1, got det = {determinant:.4g} and {bottom}{hint}"
             )
     return rigid
-
-
-def _float64(name: str, values: npt.ArrayLike) -> Float64:
-    """A copy."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"{name}: wanted an array of numbers") from error
 
 
 def _is_rigid(pose: Float64) -> bool:

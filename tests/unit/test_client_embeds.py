@@ -62,7 +62,7 @@ def test_one_clip_takes_vectors_too(server, client):
         ({"prompt_embeds": ROWS[None]}, r"prompt_embeds: wanted \[n, d\], a row a token, got \[1, 2, 3\]"),
         ({"prompt_embeds": ROWS[0]}, r"prompt_embeds: wanted \[n, d\], a row a token, got \[3\]"),
         ({"prompt_embeds": ROWS * np.nan}, "prompt_embeds: wanted finite numbers"),
-        ({"prompt_embeds": "day"}, "prompt_embeds: wanted an array of numbers"),
+        ({"prompt_embeds": "day"}, "prompt_embeds: wanted an array of numbers, got 'day'$"),
     ],
 )
 def test_vectors_that_cannot_be_meant_are_not_sent(server, client, asked, message):

@@ -11,8 +11,8 @@ class Limits:
     """Bounds that are checked before memory is allocated for what they bound.
 
     They bound the memory of one request. Beside the elements themselves, reading takes at most 4 bytes for each byte of
-    the element that is read (a list or base64, good or refused), and 32 for each pixel of a file (a PNG of 16-bit RGBA;
-    a JPEG takes 5 to 16). Lists are read one at a time, files up to four.
+    the element that is read (a list or base64, good or refused), and 32 for each pixel of a file (a PNG of 16-bit RGBA,
+    some 10 more for each of its rows; a JPEG takes 5 to 16). Lists are read one at a time, files up to four.
     """
 
     max_bytes_per_element: int = 64 * 1024 * 1024
