@@ -59,6 +59,19 @@ def test_rays_carry_the_step_as_origin_and_turn_with_the_camera():
     np.testing.assert_allclose(rays[0, 0, 0], [1, 2, 3, 1, 0, 0], atol=1e-6)
 
 
+def test_each_ray_is_its_own_camera_s():
+    rng = np.random.default_rng(0)
+    poses, lenses = np.tile(np.eye(4), (3, 1, 1)), rng.uniform(2, 5, (3, 4))
+    poses[:, :3, :3] = np.linalg.qr(rng.normal(size=(3, 3, 3)))[0]
+    poses[:, :3, 3] = rng.normal(size=(3, 3))
+    rays = cam.ray_map(poses, lenses, 4, 5)
+    for frame, row, column in np.ndindex(3, 4, 5):
+        fx, fy, cx, cy = lenses[frame]
+        ahead = np.array([(column + 0.5 - cx) / fx, (row + 0.5 - cy) / fy, 1])
+        ray = poses[frame, :3, :3] @ ahead / np.linalg.norm(ahead)
+        np.testing.assert_allclose(rays[frame, row, column], [*poses[frame, :3, 3], *ray], atol=1e-6)
+
+
 def test_cameras_are_told_in_the_one_before_and_where_it_is_wanted_in_the_first_one():
     config = EMBEDDED.replace(start_ray_scale=2.0)
     path = np.stack([pose(), pose(z=1), pose(z=1, yaw_deg=90), pose(x=1, z=1, yaw_deg=90)])

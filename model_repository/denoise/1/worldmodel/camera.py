@@ -134,16 +134,18 @@ def ray_map(poses: Array, intrinsics: Array, height_px: int, width_px: int) -> N
     Source: lingbot-world, get_plucker_embeddings. Upstream says "Plücker" but joins origin and direction (no moment);
     we match its arithmetic, not its name.
     """
-    columns, rows = np.arange(width_px) + 0.5, np.arange(height_px) + 0.5
+    columns, rows = np.arange(width_px) + 0.5, np.arange(height_px)[:, np.newaxis] + 0.5
     fx, fy, cx, cy = (value[:, None, None] for value in intrinsics.T)
-    shape = (len(poses), height_px, width_px)
-    x = np.broadcast_to((columns - cx) / fx, shape)
-    y = np.broadcast_to((rows[:, None] - cy) / fy, shape)
-    directions = np.stack([x, y, np.ones(shape)], axis=-1)
-    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
-    turned = np.einsum("tij,thwj->thwi", poses[:, :3, :3], directions)
-    origins = np.broadcast_to(poses[:, None, None, :3, 3], turned.shape)
-    return np.concatenate([origins, turned], axis=-1).astype(np.float32)
+    x, y = (columns - cx) / fx, (rows - cy) / fy
+    length = np.sqrt(x * x + (y * y + 1))
+    rays = np.empty((len(poses), height_px, width_px, RAY_CHANNELS), np.float32)
+    rays[..., :3] = poses[:, None, None, :3, 3]
+    # A row of the rotation at a time, and by sums that broadcast: this stands before every chunk, and matrix products
+    # of vectors of three take ten times as long.
+    for axis in range(3):
+        right, down, ahead = (value[:, None, None] for value in poses[:, axis, :3].T)
+        rays[..., 3 + axis] = (right * x + (down * y + ahead)) / length
+    return rays
 
 
 def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
