@@ -45,52 +45,6 @@ def test_the_published_rule_leaves_a_clip_that_stands_still():
     torch.testing.assert_close(published_relative_poses(path), torch.eye(4).repeat(3, 1, 1))
 
 
-def test_the_middle_ray_points_ahead_and_the_corner_ray_as_worked_by_hand():
-    # 2 x 2 pixels, focal length 0.5, centre (1, 1): the first pixel's middle is half a pixel left of and above it.
-    rays = cam.ray_map(np.eye(4)[None], np.array([[0.5, 0.5, 1.0, 1.0]]), 2, 2)
-    root = np.sqrt(3)
-    np.testing.assert_allclose(rays[0, 0, 0], [0, 0, 0, -1 / root, -1 / root, 1 / root], atol=1e-6)
-    np.testing.assert_allclose(rays[0, 1, 1], [0, 0, 0, 1 / root, 1 / root, 1 / root], atol=1e-6)
-
-
-def test_rays_carry_the_step_as_origin_and_turn_with_the_camera():
-    moved = pose(x=1, y=2, z=3, yaw_deg=90)
-    rays = cam.ray_map(moved[None], np.array([[4.0, 4.0, 0.5, 0.5]]), 1, 1)
-    np.testing.assert_allclose(rays[0, 0, 0], [1, 2, 3, 1, 0, 0], atol=1e-6)
-
-
-def test_each_ray_is_its_own_camera_s():
-    rng = np.random.default_rng(0)
-    poses, lenses = np.tile(np.eye(4), (3, 1, 1)), rng.uniform(2, 5, (3, 4))
-    poses[:, :3, :3] = np.linalg.qr(rng.normal(size=(3, 3, 3)))[0]
-    poses[:, :3, 3] = rng.normal(size=(3, 3))
-    rays = cam.ray_map(poses, lenses, 4, 5)
-    for frame, row, column in np.ndindex(3, 4, 5):
-        fx, fy, cx, cy = lenses[frame]
-        ahead = np.array([(column + 0.5 - cx) / fx, (row + 0.5 - cy) / fy, 1])
-        ray = poses[frame, :3, :3] @ ahead / np.linalg.norm(ahead)
-        np.testing.assert_allclose(rays[frame, row, column], [*poses[frame, :3, 3], *ray], atol=1e-6)
-
-
-def test_cameras_are_told_in_the_one_before_and_where_it_is_wanted_in_the_first_one():
-    config = EMBEDDED.replace(start_ray_scale=2.0)
-    path = np.stack([pose(), pose(z=1), pose(z=1, yaw_deg=90), pose(x=1, z=1, yaw_deg=90)])
-    views = cam.Views(cam.relative_to_previous(path, path[0]), path, np.tile(start().intrinsics, (4, 1)))
-    told = cam.camera_input(views, config)
-    without = dataclasses.replace(config.transformer, has_start_rays=False)
-    alone = cam.camera_input(views, config.replace(transformer=without))
-
-    rays = told.reshape(2, 6, 64, 4, 12, 20)
-    assert alone.shape == (384, 4, 12, 20)
-    np.testing.assert_array_equal(told[:384], alone)
-    assert rays[:, :3, 0, :, 0, 0].round(6).tolist() == [
-        [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]],  # a step ahead each time, seen from the camera that takes it
-        [[0, 0, 0, 0.5], [0, 0, 0, 0], [0, 0.5, 0.5, 0.5]],  # halved by the scale
-    ]
-    turned = rays[1, 3:, :, 2]  # x is what was ahead
-    np.testing.assert_allclose(turned, np.stack([rays[1, 5, :, 0], rays[1, 4, :, 0], -rays[1, 3, :, 0]]), atol=1e-6)
-
-
 def test_what_is_beyond_the_farthest_is_told_as_that_far_in_its_direction():
     told = cam.start_ray_poses(np.stack([pose(x=3, z=4), pose(x=300, z=400)]), scale=5.0)
     np.testing.assert_allclose(told[:, :3, 3], [[0.6, 0, 0.8], [1.8, 0, 2.4]])
@@ -103,14 +57,6 @@ def test_steps_lead_on_from_the_last_camera_and_stay_rotations():
     bent = np.eye(4) + 1e-7
     turned = cam.followed(bent, np.eye(4)[None])[0, :3, :3]
     np.testing.assert_allclose(turned @ turned.T, np.eye(3), atol=1e-12)
-
-
-def test_camera_channels_are_ordered_ray_channel_then_row_then_column():
-    rays = np.arange(16 * 24 * 6, dtype=np.float32).reshape(1, 16, 24, 6)
-    latent = cam.camera_latent(rays)
-    assert latent.shape == (384, 1, 2, 3)
-    for channel, row, column in ((0, 0, 0), (5, 7, 7), (2, 3, 4)):
-        assert latent[channel * 64 + row * 8 + column, 0, 1, 2] == rays[0, 8 + row, 16 + column, channel]
 
 
 def test_a_crop_scales_intrinsics_and_moves_the_centre():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from worldmodel import camera as cam
+from worldmodel.rays import camera_input
 from worldmodel.world import Controls
 
 from tests.unit.worlds import START_RAYS, TINY, tiny_world
@@ -80,7 +80,7 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
         own = slice(3 * chunk, 3 * chunk + 3)
         conditions.append(served.condition_of_next_chunk()[0])
         staged = world.next_chunk(served, Controls(cam_to_world=poses[own]), lambda: None).staged
-        cameras.append(torch.from_numpy(cam.camera_input(staged.past.views, CONFIG)))
+        cameras.append(camera_input(staged.past.views, CONFIG, world.device))
         served.commit(staged)
 
     # Latents and conditions are kept in half precision.

@@ -24,6 +24,7 @@ from workbench import write_whole
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import MASK_CHANNELS, RAY_CHANNELS, SPATIAL_STRIDE, TIME_STRIDE, WorldConfig
+from worldmodel.rays import camera_latent, ray_map
 
 RECIPE = "v1"  # of what follows: files of another recipe are never read
 
@@ -206,7 +207,7 @@ def _rays_of(poses: Tensor, config: WorldConfig) -> Tensor:
 @lru_cache
 def _rays_at_rest(height_px: int, width_px: int, horizontal_fov_deg: float) -> Tensor:
     lens = cam.default_intrinsics(height_px, width_px, horizontal_fov_deg)[None]
-    latent = torch.from_numpy(cam.camera_latent(cam.ray_map(np.eye(4)[None], lens, height_px, width_px)))
+    latent = camera_latent(ray_map(np.eye(4)[None], lens, height_px, width_px, torch.device("cpu")))
     return latent[:, 0].unflatten(0, (RAY_CHANNELS, SPATIAL_STRIDE**2))[3:]  # directions only
 
 

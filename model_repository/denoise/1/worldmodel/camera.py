@@ -1,4 +1,4 @@
-"""From poses, intrinsics and key presses to the rays that the model is conditioned on. NumPy only, float64 inside.
+"""From poses, intrinsics and key presses to the cameras whose rays the model is conditioned on. NumPy only, float64.
 
 Letters: T latent frames, H x W pixels of the model's picture. A pose is cam_to_world, [4, 4], OpenCV axes (x right, y
 down, z forward). A session's own world is the camera of its first latent frame; its unit is the client's.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from worldmodel.config import RAY_CHANNELS, SPATIAL_STRIDE, WorldConfig
+from worldmodel.config import WorldConfig
 from worldmodel.errors import InvalidInputError
 
 Array = NDArray[np.float64]
@@ -118,56 +118,6 @@ def fit_intrinsics(intrinsics: Array, picture_px: tuple[int, int], model_px: tup
     offset_x = (picture_px[1] * scale_x - model_px[1]) / 2
     offset_y = (picture_px[0] * scale_y - model_px[0]) / 2
     return intrinsics * (scale_x, scale_y, scale_x, scale_y) - (0, 0, offset_x, offset_y)
-
-
-def ray_map(poses: Array, intrinsics: Array, height_px: int, width_px: int) -> NDArray[np.float32]:
-    """Tell the model, for every pixel, where its ray starts and where it points.
-
-    Args:
-        poses: [T, 4, 4] of the cameras in those that their rays are told in, such as each in the one before it; in
-            the unit that the rays' origins are to have.
-        intrinsics: [T, 4]; fx, fy, cx, cy in pixels of a height_px x width_px picture.
-
-    Returns:
-        [T, H, W, 6]: ray origin, then unit direction.
-
-    Source: lingbot-world, get_plucker_embeddings. Upstream says "Plücker" but joins origin and direction (no moment);
-    we match its arithmetic, not its name.
-    """
-    columns, rows = np.arange(width_px) + 0.5, np.arange(height_px)[:, np.newaxis] + 0.5
-    fx, fy, cx, cy = (value[:, None, None] for value in intrinsics.T)
-    x, y = (columns - cx) / fx, (rows - cy) / fy
-    length = np.sqrt(x * x + (y * y + 1))
-    rays = np.empty((len(poses), height_px, width_px, RAY_CHANNELS), np.float32)
-    rays[..., :3] = poses[:, None, None, :3, 3]
-    # A row of the rotation at a time, and by sums that broadcast: this stands before every chunk, and matrix products
-    # of vectors of three take ten times as long.
-    for axis in range(3):
-        right, down, ahead = (value[:, None, None] for value in poses[:, axis, :3].T)
-        rays[..., 3 + axis] = (right * x + (down * y + ahead)) / length
-    return rays
-
-
-def camera_latent(rays: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Fold 8 x 8 pixels into channels: [T, H, W, 6] -> [384, T, h, w], channel order (ray channel, row, column)."""
-    frames, height, width, _ = rays.shape
-    stride = SPATIAL_STRIDE
-    cells = rays.reshape(frames, height // stride, stride, width // stride, stride, RAY_CHANNELS)
-    return cells.transpose(5, 2, 4, 0, 1, 3).reshape(-1, frames, height // stride, width // stride)
-
-
-def camera_input(views: Views, config: WorldConfig) -> NDArray[np.float32]:
-    """What the model reads of some cameras: [camera_channels, T, h, w].
-
-    First their rays in the camera before, as published; where the model has start rays, then those in the session's
-    first camera. The former tell no place, but for what the cache remembers of the way there; in the latter, one place
-    and direction is told alike whenever the camera comes back to it.
-    """
-    told = [views.relative]
-    if config.transformer.has_start_rays:
-        told.append(start_ray_poses(views.cam_to_origin, config.start_ray_scale))
-    size = (config.height_px, config.width_px)
-    return np.concatenate([camera_latent(ray_map(poses, views.intrinsics, *size)) for poses in told])
 
 
 def start_ray_poses(cam_to_origin: Array, scale: float) -> Array:

@@ -27,6 +27,7 @@ from worldmodel.codec import StreamingCodec
 from worldmodel.conditioner import condition_chunk
 from worldmodel.config import PATCH, SPATIAL_STRIDE, CodecConfig, TransformerConfig, WorldConfig
 from worldmodel.layers import rotary_table
+from worldmodel.rays import camera_latent, ray_map
 from worldmodel.sampler import predict, sample_chunk
 from worldmodel.session import Session, Staged
 from worldmodel.transformer import CausalWorldTransformer
@@ -99,15 +100,14 @@ def _check_camera(world: World, vectors: Mapping[str, Tensor]) -> Iterator[Resul
     relative = published_relative_poses(poses)
     given = vectors["intrinsics_832x480"].double().numpy()[:1]
     intrinsics = cam.fit_intrinsics(given, PUBLISHED_PX, (config.height_px, config.width_px), "stretch")
-    rays = cam.ray_map(
-        relative.double().numpy(), np.tile(intrinsics, (len(poses), 1)), config.height_px, config.width_px
-    )
+    lenses = np.tile(intrinsics, (len(poses), 1))
+    rays = ray_map(relative.double().numpy(), lenses, config.height_px, config.width_px, world.device)
     ours = {
         "poses_per_latent_frame": poses,
         "relative_poses": relative,
         "intrinsics_model": torch.from_numpy(intrinsics[0]),
-        "rays": torch.from_numpy(rays),
-        "camera_latent": torch.from_numpy(cam.camera_latent(rays))[None],
+        "rays": rays,
+        "camera_latent": camera_latent(rays)[None],
     }
     for name, value in ours.items():
         if name in vectors:

@@ -30,6 +30,7 @@ from worldmodel.picture_conditions import PictureConditions
 from worldmodel.pixels import Picture, tensor_digest, to_device, to_uint8
 from worldmodel.prompt import HashedWords, Vectors
 from worldmodel.prompt_cache import PromptCache
+from worldmodel.rays import camera_input
 from worldmodel.sampler import predict, sample_chunk
 from worldmodel.schedule import chunk_sigmas, has_fresh_noise
 from worldmodel.session import Noise, PastChunk, Prompt, Session, Staged
@@ -282,11 +283,11 @@ class World:
 
     def camera_conditioning(self, views: cam.Views, config: WorldConfig) -> ChunkConditioning:
         """Scale and shift of every layer for what a chunk's cameras see; nothing is bound yet."""
-        camera = cam.camera_input(views, config)
+        camera = camera_input(views, config, self.device)
         conditioning = condition_chunk(
             self.transformer,
             self.blocks,
-            to_device(camera[None], self.device).to(self.dtype),
+            camera[None].to(self.dtype),
             self.conditioner_budget_bytes,
         )
         held = self.counters.conditioner_bytes = conditioning.held_bytes
