@@ -91,6 +91,17 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
     assert lesson.looks == clip.variants[start : start + 12]
 
 
+def test_the_past_is_tinted_alike_everywhere_behind_the_sink():
+    tints = train_world.draw_tints(64, CONFIG, np.random.default_rng(0))
+    assert tints.shape == (64, 16, train_world.NUM_LATENT_FRAMES, 1, 1)
+    assert not tints[:, :, : CONFIG.sink_latent_frames].any()
+    behind = tints[:, :, CONFIG.sink_latent_frames :]
+    assert torch.equal(behind, behind[:, :, :1].expand_as(behind))
+    num_tinted = int(behind.flatten(1).any(1).sum())
+    assert 20 <= num_tinted <= 44
+    assert 0.03 < behind[behind != 0].std() < train_world.PAST_TINT
+
+
 def test_a_hasty_session_makes_its_first_step_twice_as_long(cache):
     lesson = store(cache).lesson(2, 3, ALL)
     poses = SPEC.clip(2).poses()[::4][11:]

@@ -56,6 +56,8 @@ NUM_LATENT_FRAMES = 12  # of every lesson: one tensor a batch
 PURE_NOISE_SHARE = 0.25  # of the chunks start from nothing but noise, as every served chunk does
 PAST_NOISE = 0.2  # the past is noised by up to this, so that the model bears its own errors
 PAST_NOISE_SHARE = 0.6
+PAST_TINT = 0.12  # what follows the sink is off by up to this all over, as colours that drift are: 9 of 255 are 0.08
+PAST_TINT_SHARE = 0.5
 NO_PROMPT_SHARE = 0.1
 GAP_SHARE = 0.4  # of the steps show a session's sink and then a later part, as a full window does
 LONGEST_JUMP = 240  # latent frames by which that part is said to be later still
@@ -268,6 +270,7 @@ class WorldTrainer:
         is_noised = rng.random(len(batch)) < PAST_NOISE_SHARE
         past_sigmas = torch.from_numpy(rng.uniform(0, PAST_NOISE, len(batch)) * is_noised).float().to(device)
         past = _mixed(past, torch.randn_like(latents), past_sigmas[:, None])
+        past = past + draw_tints(len(batch), self.config, rng).to(device)
         error = velocity(past, noisy, sigmas) - (noise - latents)
         return error[:, :, learnt].square().mean()
 
@@ -337,6 +340,14 @@ def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames
     untold = 0 if config.transformer.has_start_rays else size
     learnt = (*range(sink), *range(sink + untold, NUM_LATENT_FRAMES))
     return Frames(shown, gap + later, learnt)
+
+
+def draw_tints(count: int, config: WorldConfig, rng: np.random.Generator) -> Tensor:
+    """[B, 16, L, 1, 1] float32: how far off the past is; not at all in the sink, by which the rest can be put right."""
+    size = rng.uniform(0, PAST_TINT, count) * (rng.random(count) < PAST_TINT_SHARE)
+    tints = size[:, None] * rng.normal(size=(count, config.transformer.latent_channels))
+    is_behind = np.arange(NUM_LATENT_FRAMES) >= config.sink_latent_frames
+    return torch.from_numpy(tints[:, :, None, None, None] * is_behind[:, None, None]).float()
 
 
 def _mixed(clean: Tensor, noise: Tensor, sigmas: Tensor) -> Tensor:
