@@ -1,5 +1,7 @@
 """The transformer against other people's code and against a slow, obvious reference."""
 
+import itertools
+import math
 import os
 from pathlib import Path
 
@@ -170,6 +172,21 @@ def test_the_rotary_position_goes_on_past_the_published_table():
     cos, sin = rotary_table(1_000_000, 1, 1, 1, 64, 10000.0)
     assert cos[0, 0].item() == pytest.approx(0.9367521, abs=1e-6)  # cos(1e6)
     assert sin[0, 0].item() == pytest.approx(-0.3499935, abs=1e-6)
+
+
+def test_each_token_turns_by_its_frame_then_its_row_then_its_column():
+    cos, sin = rotary_table(5, 2, 3, 4, 16, 10000.0)
+    rates = [10000.0 ** (-2 * pair / size) for size in (8, 4, 4) for pair in range(size // 2)]
+    for token, (frame, row, column) in enumerate(itertools.product((5, 6), range(3), range(4))):
+        angles = [position * rate for position, rate in zip([frame] * 4 + [row] * 2 + [column] * 2, rates, strict=True)]
+        assert cos[token].tolist() == pytest.approx([math.cos(angle) for angle in angles], abs=1e-6)
+        assert sin[token].tolist() == pytest.approx([math.sin(angle) for angle in angles], abs=1e-6)
+
+
+@pytest.mark.gpu
+def test_a_gpu_has_the_host_s_rotary_table_bit_for_bit():
+    on_host, on_gpu = (rotary_table(1_000, 3, 30, 52, 128, 10000.0, torch.device(name)) for name in ("cpu", "cuda"))
+    assert all(torch.equal(theirs.cpu(), ours) for theirs, ours in zip(on_gpu, on_host, strict=True))
 
 
 def test_the_published_configuration_has_its_published_size():

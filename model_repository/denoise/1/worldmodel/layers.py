@@ -6,6 +6,7 @@ Letters: B batch, L tokens, H heads, D channels of a head.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -53,36 +54,48 @@ def sinusoid(timesteps: Tensor, dim: int) -> Tensor:
 
 
 def rotary_table(
-    first_frame: int, num_frames: int, rows: int, columns: int, head_dim: int, theta: float
+    first_frame: int,
+    num_frames: int,
+    rows: int,
+    columns: int,
+    head_dim: int,
+    theta: float,
+    device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Angles of the three-dimensional rotary position, one per token, frames outermost.
 
-    There is no table that ends: the angle of any latent frame is computed, in float64.
+    There is no table that ends: the angle of any latent frame is computed, in float64, and on the host whatever the
+    device, so that all devices have the same bits.
 
     Args:
         first_frame: the absolute latent frame of the first token, in its session.
         rows, columns: of the token grid.
         head_dim: D; split into time, row and column channels as Wan does (44, 42, 42 of 128).
+        device: where the table is laid out; None is the host.
 
     Returns:
         cos and sin, each [num_frames * rows * columns, D / 2] float32.
     """
     spatial = 2 * (head_dim // 6)
     sizes = (head_dim - 2 * spatial, spatial, spatial)
-    positions = torch.meshgrid(
-        torch.arange(first_frame, first_frame + num_frames, dtype=torch.float64),
-        torch.arange(rows, dtype=torch.float64),
-        torch.arange(columns, dtype=torch.float64),
-        indexing="ij",
-    )
-    angles = torch.cat(
-        [
-            position.reshape(-1, 1) * torch.pow(theta, -torch.arange(0, size, 2, dtype=torch.float64) / size)
-            for position, size in zip(positions, sizes, strict=True)
-        ],
-        dim=-1,
-    )
-    return angles.cos().float(), angles.sin().float()
+    starts, counts = (first_frame, 0, 0), (num_frames, rows, columns)
+    angles = [
+        torch.arange(start, start + count, dtype=torch.float64)[:, None]
+        * torch.pow(theta, -torch.arange(0, size, 2, dtype=torch.float64) / size)
+        for start, count, size in zip(starts, counts, sizes, strict=True)
+    ]
+    return _of_tokens([angle.cos() for angle in angles], device), _of_tokens([angle.sin() for angle in angles], device)
+
+
+def _of_tokens(axes: Sequence[Tensor], device: torch.device | None) -> Tensor:
+    """What the positions of three axes have, [positions, channels], joined for each token: [tokens, D / 2] float32.
+
+    An axis has few positions, the grid has many: the device repeats what the host has computed.
+    """
+    frames, rows, columns = (axis.float().to(device, non_blocking=True) for axis in axes)
+    grid = (len(frames), len(rows), len(columns), -1)
+    parts = (frames[:, None, None], rows[:, None], columns)
+    return torch.cat([part.expand(grid) for part in parts], dim=-1).flatten(0, 2)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -312,8 +312,8 @@ class World:
             columns,
             transformer.head_dim,
             transformer.rope_theta,
+            self.device,
         )
-        cos, sin = to_device(cos, self.device), to_device(sin, self.device)
         index = cache.token_index(placement)
         conditioning.bind(self.blocks)
         for layer, block in enumerate(self.blocks):
