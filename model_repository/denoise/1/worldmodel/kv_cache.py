@@ -90,10 +90,10 @@ class KVCache:
 
     def token_index(self, placement: Placement) -> Tensor:
         """Where the chunk's tokens are written, [L] int64: data, so that another place is never another graph."""
-        # Made on the host: a tensor made from a list on a GPU waits for all that has been queued there.
-        starts = torch.tensor(placement.slots) * self.tokens_per_frame
-        index = (starts[:, None] + torch.arange(self.tokens_per_frame)).flatten()
-        return index.to(self.keys[0].device, non_blocking=True)
+        device = self.keys[0].device
+        # By way of the host: a tensor made from a list on a GPU waits for all that has been queued there.
+        starts = torch.tensor(placement.slots).to(device, non_blocking=True) * self.tokens_per_frame
+        return (starts[:, None] + torch.arange(self.tokens_per_frame, device=device)).flatten()
 
     def visible(self, layer: int, placement: Placement) -> tuple[Tensor, Tensor]:
         """Views of a layer's keys and values that the chunk may see, [1, H, visible tokens, D]."""
