@@ -247,6 +247,12 @@ def test_pixels_are_rounded_not_cut_off():
     assert to_uint8(frames)[0, 0, :, 0].tolist() == [0, 0, 1, 128, 255, 255]
 
 
+def test_floats_that_become_pixels_stay_as_they_are():
+    frames = torch.linspace(-2, 2, 48).view(1, 3, 4, 4)
+    to_uint8(frames)
+    assert torch.equal(frames, torch.linspace(-2, 2, 48).view(1, 3, 4, 4))
+
+
 def test_every_bit_of_a_seed_counts():
     noises = [Noise(seed).draw((8,)) for seed in (0, 1, -1, 2**32, -(2**63), 2**63 - 1)]
     assert len({tuple(noise.tolist()) for noise in noises}) == 6
