@@ -18,8 +18,9 @@ def as_numbers(name: str, values: npt.ArrayLike, dtype: type[_Number]) -> npt.ND
         InvalidInputError: naming the input; what came is no array of numbers, or one of them is too large.
     """
     try:
-        return np.array(values, dtype=dtype)
-    except OverflowError as error:
+        with np.errstate(over="raise"):
+            return np.array(values, dtype=dtype)
+    except (OverflowError, FloatingPointError) as error:
         raise InvalidInputError(f"{name}: wanted an array of numbers, got one that is too large") from error
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name}: wanted an array of numbers, got {reprlib.repr(values)}") from error

@@ -14,6 +14,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
         ({"cam_to_world": np.eye(4)}, r"cam_to_world: wanted \[T, 4, 4\] with T of 1 or more, got \[4, 4\]"),
         ({"cam_to_world": "north"}, "cam_to_world: wanted an array of numbers, got 'north'$"),
         ({"intrinsics": [500, 500, 10**400, 240]}, "intrinsics: wanted an array of numbers, got one that is too"),
+        ({"intrinsics": [500, 500, 1e300, 240]}, "intrinsics: wanted an array of numbers, got one that is too large$"),
         ({"cam_to_world": np.zeros((3, 4, 4)), "actions": "www"}, "a request takes one of them, both came"),
         ({"actions": "wq"}, "actions: frame 1: 'q' is no key"),
         ({"intrinsics": [1, 2, 3]}, r"intrinsics: wanted \[4\], \[1, 4\] or \[T, 4\], got \[1, 3\]"),
