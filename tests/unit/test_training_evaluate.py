@@ -48,6 +48,13 @@ def test_a_move_that_goes_the_other_way_is_not_recognised():
     assert not measures.is_recognised("left", first, last, EMBEDDED)
 
 
+@pytest.mark.parametrize("name", measures.MOVES)
+def test_in_pictures_of_one_colour_no_move_is_recognised(name):
+    # Rounding decided, and half of them were.
+    flat = np.full((32, 48, 3), 128, np.uint8)
+    assert not measures.is_recognised(name, flat, flat, EMBEDDED)
+
+
 @pytest.mark.parametrize(
     ("keys", "mirrored"), [("l", "j"), ("d", "a"), ("w", "w"), ("s", "s"), ("wl", "wj"), ("i", "i")]
 )
@@ -139,6 +146,11 @@ def test_results_on_the_bars_hold():
 )
 def test_each_bar_can_fail(change, fails):
     assert [bar["what"] for bar in evaluate.wanted({**RESULTS, **change}) if not bar["holds"]] == [fails]
+
+
+def test_what_was_measured_is_reported_where_there_is_no_git(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    assert evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS), None)["commit"] == ""
 
 
 def test_the_report_is_a_table_and_one_json_document(capsys, tmp_path):

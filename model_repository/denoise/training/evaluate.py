@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     world = load(options)
     clips = held_out_clips(options.cache or cache_folder(), options.clips)
     results: Results = {"weights": options.weights.name if options.weights else "seeded", "clips": options.clips}
+    results["window_latent_frames"] = world.config.window_latent_frames
     sheets: dict[str, list[Row]] = {}
     measure_walks(world, clips, options, results, sheets)
     measure_motions(world, options, results, sheets)
@@ -93,6 +94,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--keep: wanted weights of a folder, beside which it writes, got --seeded")
     if not options.seeded:
         options.weights = options.weights or WEIGHTS
+    if options.keep and options.window:
+        parser.error("--keep: wanted the window that is served, got --window")
     if options.keep and not (options.weights / FACTS).is_file():
         parser.error(f"--keep: wanted weights with their {FACTS}, of which their card is made")
     return options
@@ -243,9 +246,12 @@ def report(world: World, results: Results, bars: list[dict[str, Any]], weights: 
 
 
 def _commit() -> str:
-    """The commit's hash, with "-dirty" behind it if tracked files differ from it."""
+    """The commit's hash, with "-dirty" behind it if tracked files differ from it; "" where git cannot tell."""
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git: no reason to lose what half an hour has measured
+        return ""
 
 
 def _tracked(items: Sequence[Item], what: str) -> Iterable[Item]:

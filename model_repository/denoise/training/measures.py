@@ -28,6 +28,7 @@ MOVES = {  # what each one-chunk test does in a latent frame
     "forward": Motion(forward_m=0.25),
     "back": Motion(forward_m=-0.25),
 }
+ROUNDING = 1e-6  # pictures that say nothing are told apart by less
 Row = Pixels  # [n, H, W, 3]
 
 
@@ -131,10 +132,10 @@ def motion_test(world: World, start: Stance, look: str, seed: int) -> tuple[dict
 
 
 def is_recognised(name: str, first: Pixels, last: Pixels, config: WorldConfig) -> bool:
-    """Whether the pictures alone say that the camera moved this way (a key of MOVES) and not the other."""
+    """Whether the pictures alone say that the camera moved this way (a key of MOVES) and not the other, or neither."""
     tell = turned_right if name in ("left", "right") else walked_forward
-    is_positive = tell(first, last, config.horizontal_fov_deg) > 0
-    return is_positive == (name in ("right", "forward"))
+    told = tell(first, last, config.horizontal_fov_deg)
+    return (told if name in ("right", "forward") else -told) > ROUNDING
 
 
 def standing_drift(world: World, start: Stance, look: str, num_chunks: int, seed: int) -> tuple[float, list[Row]]:
