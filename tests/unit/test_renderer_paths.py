@@ -119,6 +119,20 @@ def test_a_data_set_is_read_back_as_it_was_rendered(tmp_path):
     assert store.clip(2) == TINY.clip(10)
 
 
+@pytest.mark.parametrize("content", [b"", b"no array", b"half", b"other"])
+def test_a_damaged_shard_is_told_by_its_place(tmp_path, content):
+    path = dataset.shard_path(tmp_path, TINY, 3)
+    path.parent.mkdir(parents=True)
+    shape = (8, TINY.num_frames, 16, 32, 3)
+    np.save(path, np.zeros(shape, np.int8 if content == b"other" else np.uint8))
+    if content == b"half":
+        content = path.read_bytes()[:5000]
+    if content != b"other":
+        path.write_bytes(content)
+    with pytest.raises(OSError, match=r"00003\.npy: cannot be read as a shard of train-3-4x16x32-v3, it is damaged;"):
+        dataset.ClipStore(tmp_path, TINY)
+
+
 def test_a_broken_run_keeps_whole_shards_and_ignores_broken_ones(tmp_path):
     whole = dataset.write_shard(tmp_path, TINY, 0)
     written_at = whole.stat().st_mtime_ns

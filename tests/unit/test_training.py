@@ -4,8 +4,10 @@ import dataclasses
 import hashlib
 import json
 import os
+import resource
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,8 @@ import train_decoder  # noqa: E402
 import train_world  # noqa: E402
 import workbench  # noqa: E402
 from commands import RefusedError  # noqa: E402
-from courtyard.dataset import CLIPS_PER_SHARD, DatasetSpec, shard_path  # noqa: E402
+from courtyard.dataset import CLIPS_PER_SHARD, ClipStore, DatasetSpec, shard_path  # noqa: E402
+from courtyard.files import write_whole  # noqa: E402
 
 SPEC = DatasetSpec("train", 0, height_px=CONFIG.height_px, width_px=CONFIG.width_px)
 ALL = tuple(range(train_world.NUM_LATENT_FRAMES))
@@ -55,6 +58,11 @@ def world_trainer(cache, name, *more):
     settings = ["--no-compile", "--device", "cpu", "--threads", "1", "--codec", "codec", "--name", name]
     options = train_world.parse([*settings, *more])
     return train_world.WorldTrainer(options, cache, CONFIG)
+
+
+def codec_trainer(cache, name):
+    options = train_codec.parse(["--device", "cpu", "--threads", "1", "--batch", "2", "--frames", "5", "--name", name])
+    return train_codec.CodecTrainer(options, cache, SPEC, SPEC, CONFIG)
 
 
 def train(trainer, steps, budget_steps):
@@ -209,6 +217,127 @@ def test_settings_are_those_that_a_run_was_trained_with(cache):
     assert (settings["rate"], settings["optimizer"]) == (0.002, "muon")
 
 
+def test_a_checkpoint_of_another_kind_of_run_is_not_gone_on_with(cache):
+    world_trainer(cache, "of a world").save()
+    with pytest.raises(RefusedError, match=r"run of a world: its checkpoint is of another model"):
+        codec_trainer(cache, "of a world")
+
+
+def test_a_codec_that_does_not_fit_is_told_by_its_option(cache):
+    with pytest.raises(RefusedError, match=r"^--codec: wanted a run of train_decoder\.py, got none: .*no such file"):
+        world_trainer(cache, "without a codec", "--codec", "none")
+    options = train_decoder.parse(["--device", "cpu", "--name", "without a codec", "--codec", "none"])
+    with pytest.raises(RefusedError, match=r"^--codec: wanted a run of train_codec\.py, got none: .*no such file"):
+        train_decoder.DecoderTrainer(options, cache, SPEC, SPEC, CONFIG)
+    other = dataclasses.replace(CONFIG.codec, decoder_blocks=(2, 1, 1))
+    (cache / "runs" / "other").mkdir()
+    tensors = {name: value.contiguous() for name, value in train_codec.new_codec("cpu", other).state_dict().items()}
+    save_file(tensors, cache / "runs" / "other" / "codec.safetensors")
+    with pytest.raises(RefusedError, match=r"^--codec: .*, got other: .*not known \(decoder"):
+        world_trainer(cache, "with another codec", "--codec", "other")
+
+
+def test_a_run_learns_from_as_many_walks_as_its_settings_say(cache):
+    # Settings, and a model card, told of walks that were wanted and not there.
+    with pytest.raises(RefusedError, match=r"^--clips: wanted 8 at most, the walks that are rendered, got 9$"):
+        world_trainer(cache, "of too many", "--clips", "9")
+    assert world_trainer(cache, "of five", "--clips", "5").run.settings["clips"] == 5
+    assert world_trainer(cache, "of all").run.settings["clips"] == 8
+
+
+def test_a_damaged_shard_of_latents_is_told_by_its_place(cache):
+    codec = tiny_world(CONFIG, seed=9).codec  # another encoder: its latents are nobody else's
+    lessons = latents.LessonStore(cache, SPEC, codec, CONFIG)
+    lessons.prepare()
+    [path] = (cache / "latents" / f"{latents.encoder_digest(codec)}-v1").rglob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(OSError, match=r"00000\.safetensors: cannot be read as latents, it is damaged; remove it"):
+        latents.LessonStore(cache, SPEC, codec, CONFIG).lesson(0, 0, ALL)
+
+
+def test_what_is_left_of_a_log_line_is_passed_over(tmp_path):
+    # One half-written line ended every later check of the run, and its export.
+    run = workbench.Run(tmp_path, "log", {})
+    run.log(loss=2.0)
+    with (run.folder / "log.jsonl").open("a") as file:
+        file.write('{"step": 0, "lo\n\0\0\n')
+    run.step = 25
+    run.log(loss=1.0)
+    assert run.history("loss") == [(0, 2.0), (25, 1.0)]
+    assert [line["step"] for line in workbench.read_log(run.folder)] == [0, 25]
+
+
+def test_one_run_is_trained_by_one_process_at_a_time(cache):
+    first, second = world_trainer(cache, "held"), world_trainer(cache, "held")
+    with first.run.held(), pytest.raises(RefusedError, match=r"^run held: another process trains it"):
+        second.train(workbench.Budget(60, 1))
+    assert second.run.step == 0
+    with second.run.held():
+        pass
+
+
+def test_a_run_that_diverges_stops_and_keeps_its_last_checkpoint(cache):
+    trainer = world_trainer(cache, "diverged")
+    trainer.save()
+    before = trainer.run.checkpoint_path.read_bytes()
+    trainer.step = lambda spent: float("nan")
+    with pytest.raises(RefusedError, match=r"^--rate: at step 1 the loss is nan; "):
+        trainer.train(workbench.Budget(60, 100))
+    assert trainer.run.checkpoint_path.read_bytes() == before
+
+
+def test_a_world_is_exported_when_it_has_been_measured(cache, monkeypatch):
+    # A run that broke off while it was measured counted as done, with the figures and steps of an earlier check.
+    trainer = world_trainer(cache, "measured")
+    trainer.held_out = ClipStore(cache, SPEC)
+    monkeypatch.setattr(train_world, "CHECK_CLIPS", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(train_world, "stream_walk", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.check()
+    assert not trainer.export_path.exists()
+
+    trainer.check()
+    assert trainer.run.is_exported(trainer.export_path)
+    [line] = workbench.read_log(trainer.run.folder)
+    assert {f"chunk{number}_db" for number in range(1, 9)} < set(line)
+    weights = load_file(trainer.export_path)
+    assert torch.equal(weights["head.head.weight"], trainer.average.values["head.head.weight"])
+
+
+def stopped(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(b"before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))  # as a full disk
+    try:
+        for write in (torch.save, save_file):
+            with pytest.raises(OSError, match=r"checkpoint\.pt: cannot be written \("):
+                write_whole(path, partial(write, {"weights": torch.zeros(10_000)}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, stopped)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
+
+
+def test_two_processes_that_write_one_file_have_unfinished_ones_of_their_own(tmp_path, monkeypatch):
+    # Both encoded the same shard under one name: one's half was read as the other's whole.
+    def write_while_another_does(unfinished):
+        unfinished.write_text("first")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 1)
+            write_whole(tmp_path / "shard", lambda other: other.write_text("second"))
+        assert (tmp_path / "shard").read_text() == "second"
+
+    write_whole(tmp_path / "shard", write_while_another_does)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["first"]
+
+
 def test_a_checkpoint_that_is_none_is_told_by_its_place(cache):
     trainer = world_trainer(cache, "damaged")
     trainer.save()
@@ -306,11 +435,6 @@ def test_the_loss_falls_on_one_batch_learnt_by_heart(cache):
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.6 * losses[0]
     assert losses[-1] < losses[30] < losses[0]
-
-
-def codec_trainer(cache, name):
-    options = train_codec.parse(["--device", "cpu", "--threads", "1", "--batch", "2", "--frames", "5", "--name", name])
-    return train_codec.CodecTrainer(options, cache, SPEC, SPEC, CONFIG)
 
 
 def test_a_codec_run_resumes_with_the_same_next_steps(cache):

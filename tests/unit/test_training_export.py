@@ -20,6 +20,7 @@ sys.path.append(str(TRAINING))  # the scripts there import one another by name
 
 import export  # noqa: E402
 import train  # noqa: E402
+from commands import RefusedError  # noqa: E402
 from courtyard.dataset import RECIPE  # noqa: E402
 
 
@@ -141,8 +142,22 @@ def test_weights_that_do_not_fit_float16_are_refused_by_name(cache, tmp_path):
     tensors = {name: value.contiguous() for name, value in tiny_world().codec.state_dict().items()}
     tensors["latent_mean"] = torch.full_like(tensors["latent_mean"], 1e6)
     save_file(tensors, file)
-    with pytest.raises(ValueError, match=r"codec\.safetensors: not finite in float16: latent_mean"):
+    with pytest.raises(RefusedError, match=r"^codec\.safetensors: not finite in float16: latent_mean"):
         export.export_weights(cache, tmp_path / "weights", TINY)
+
+
+def test_weights_that_are_served_are_replaced_by_whole_ones(cache, tmp_path, monkeypatch):
+    def broken_off(tensors, path):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "weights"
+    digests = {name: file["sha256"] for name, file in export.export_weights(cache, folder, TINY)["files"].items()}
+    monkeypatch.setattr(export, "save_file", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        export.export_weights(cache, folder, TINY)
+    assert export.sha256_of(folder) == digests
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("*.safetensors")} == {0o644}
 
 
 def test_minutes_are_shared_out_and_steps_are_the_default():

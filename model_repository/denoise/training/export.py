@@ -9,9 +9,11 @@ from string import Template
 from typing import Any
 
 import torch
+from commands import RefusedError
 from courtyard.dataset import CLIPS_PER_SHARD, RECIPE, VARIANT_NAMES, DatasetSpec
+from courtyard.files import write_whole
 from safetensors.torch import load_file, save_file
-from workbench import file_sha256
+from workbench import file_sha256, read_log
 from worldmodel.config import EMBEDDED, WorldConfig
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "1" / "weights"  # those that are shipped
@@ -39,7 +41,7 @@ def export_weights(cache: Path, folder: Path, config: WorldConfig = EMBEDDED) ->
         What training.json says.
 
     Raises:
-        ValueError: a weight is not finite in float16.
+        RefusedError: a weight is not finite in float16.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {
@@ -150,10 +152,14 @@ def _write_half(source: Path, folder: Path) -> dict[str, Any]:
     tensors = {name: value.half().contiguous() for name, value in load_file(source).items()}
     wrong = [name for name, value in tensors.items() if not value.isfinite().all()]
     if wrong:
-        raise ValueError(f"{source.name}: not finite in float16: {', '.join(wrong)}")
+        raise RefusedError(f"{source.name}: not finite in float16: {', '.join(wrong)}")
     path = folder / source.name
-    save_file(tensors, path)
-    path.chmod(0o644)  # safetensors lets nobody else read: a server may run as somebody else
+
+    def write(unfinished: Path) -> None:
+        save_file(tensors, unfinished)
+        unfinished.chmod(0o644)  # safetensors lets nobody else read: a server may run as somebody else
+
+    write_whole(path, write)
     parameters = sum(value.numel() for value in tensors.values())
     return {"sha256": file_sha256(path), "bytes": path.stat().st_size, "parameters": parameters}
 
@@ -169,7 +175,7 @@ def _run_facts(folder: Path) -> dict[str, Any]:
     """Its settings, its length, and what was measured last on held-out walks."""
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     kept = {name: value for name, value in settings.items() if name not in NOT_FOR_OTHERS}
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = read_log(folder)
     last = lines[-1] if lines else {"step": 0, "trained_min": 0.0}
     measured: dict[str, float] = {}
     for line in lines:

@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from courtyard.dataset import CLIPS_PER_SHARD, Clip, ClipStore, DatasetSpec
+from courtyard.files import damaged, write_whole
 from numpy.typing import NDArray
 from rich.progress import track
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from workbench import write_whole
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import MASK_CHANNELS, RAY_CHANNELS, SPATIAL_STRIDE, TIME_STRIDE, WorldConfig
@@ -103,7 +104,7 @@ class LessonStore:
 
     def prepare(self) -> None:
         """Encode what has not been encoded yet."""
-        for shard in track(range(self.num_clips // CLIPS_PER_SHARD), "encoding"):
+        for shard in track(range(-(-self.num_clips // CLIPS_PER_SHARD)), "encoding"):
             if not self._path(shard).exists():
                 self._encode_shard(shard)
 
@@ -133,7 +134,10 @@ class LessonStore:
     def _load(self, shard: int) -> dict[str, Tensor]:
         if not self._path(shard).exists():
             self._encode_shard(shard)
-        self._shards[shard] = load_file(self._path(shard))
+        try:
+            self._shards[shard] = load_file(self._path(shard))
+        except SafetensorError as error:
+            raise damaged(self._path(shard), "latents") from error
         return self._shards[shard]
 
     def _encode_shard(self, shard: int) -> None:

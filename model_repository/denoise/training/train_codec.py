@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from commands import count, device, minutes, run_command, seed
+from commands import count, device, minutes, rate, run_command, run_name, seed
 from courtyard.dataset import CLIPS_PER_SHARD, RECIPE, ClipStore, DatasetSpec, cache_folder, write_shard
+from courtyard.files import write_whole
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -35,12 +36,11 @@ from workbench import (
     save_sheet,
     step_generator,
     train_run,
-    write_whole,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
 from worldmodel.codec import MemoryBlock, StreamingCodec
-from worldmodel.config import EMBEDDED, CodecConfig, WorldConfig
+from worldmodel.config import EMBEDDED, TIME_STRIDE, CodecConfig, WorldConfig
 
 SHARP_EDGES = 0.25  # weight of the loss on differences between neighbouring pixels
 LATENT_NOISE = 0.12  # the decoder learns to live with errors of the transformer up to this size
@@ -69,22 +69,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options, from the command line if no arguments are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, rate=1e-3, name="codec")
+    add_options(parser, 1e-3, name="codec")
     return parser.parse_args(arguments)
 
 
-def add_options(parser: argparse.ArgumentParser, rate: float, name: str) -> None:
-    """Those of every training of a codec, with a run's own learning rate and name."""
+def clip_frames(text: str) -> int:
+    """So many frames as the codec joins into whole latent frames, for argparse."""
+    most = DatasetSpec("train", seed=0).num_frames
+    if not text.isdecimal() or int(text) % TIME_STRIDE != 1 or int(text) > most:
+        raise argparse.ArgumentTypeError(f"wanted 1 + 4k frames, {most} at most, got {text!r}")
+    return int(text)
+
+
+def add_options(parser: argparse.ArgumentParser, default_rate: float, name: str) -> None:
+    """Those of every training of a codec, with a script's own learning rate and name of the run."""
     parser.add_argument("--minutes", type=minutes, default=60, help="training time over all resumptions of the run")
     parser.add_argument("--steps", type=count, help="a number of steps instead of minutes")
     parser.add_argument("--batch", type=count, default=4, help="clips in a step; half as many once pictures are whole")
-    parser.add_argument("--frames", type=int, default=13, help="frames in a training clip: 1 + 4k")
-    parser.add_argument("--rate", type=float, default=rate)
+    parser.add_argument("--frames", type=clip_frames, default=13, help="frames in a training clip: 1 + 4k")
+    parser.add_argument("--rate", type=rate, default=default_rate)
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--check-every", type=float, default=10, help="minutes between checkpoints and evaluations")
-    parser.add_argument("--name", default=name)
+    parser.add_argument("--check-every", type=minutes, default=10, help="minutes between checkpoints and evaluations")
+    parser.add_argument("--name", type=run_name, default=name)
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
 
 
@@ -110,9 +118,10 @@ class CodecTrainer:
         self.average = MovingAverage(self.codec, 0.998)
         state = self.run.load()
         if state:
-            self.codec.load_state_dict(state["codec"])
-            self.optimizers.load(state["optimizers"])
-            self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
+            with self.run.resuming():
+                self.codec.load_state_dict(state["codec"])
+                self.optimizers.load(state["optimizers"])
+                self.average.values = {k: v.to(options.device) for k, v in state["average"].items()}
 
     def train(self, budget: Budget) -> None:
         """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
@@ -167,7 +176,7 @@ class CodecTrainer:
         return to_model(np.stack(parts)).to(self.options.device)
 
     def check(self) -> None:
-        """Save, measure on held-out walks, draw; and take up the clips that have been rendered meanwhile."""
+        """Save, measure on held-out walks, draw, export; and take up the clips that have been rendered meanwhile."""
         self.save()
         self.clips = ClipStore(self.cache, self.train_spec)
         codec = new_codec(self.options.device, self.config.codec)

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from commands import require_walks, run_command
+from commands import RefusedError, require_walks, run_command, run_name
 from courtyard.dataset import ClipStore, DatasetSpec, cache_folder
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from train_codec import CodecTrainer, add_options, reconstruction_loss
 from workbench import Budget
+from worldmodel.checkpoint import read_tensors
+from worldmodel.checkpoint_files import CheckpointError
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import EMBEDDED, WorldConfig
 
@@ -38,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options, from the command line if no arguments are given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, rate=4e-4, name="decoder")
-    parser.add_argument("--codec", default="codec", help="the codec's run")
+    add_options(parser, 4e-4, name="decoder")
+    parser.add_argument("--codec", type=run_name, default="codec", help="the run of train_codec.py")
     return parser.parse_args(arguments)
 
 
@@ -57,7 +58,10 @@ class DecoderTrainer(CodecTrainer):
         super().__init__(options, cache, train, held_out, config)
         self.codec.encoder.requires_grad_(False)
         if not self.run.step:
-            grow(self.codec, load_file(cache / "runs" / options.codec / "codec.safetensors"))
+            try:
+                grow(self.codec, read_tensors(cache / "runs" / options.codec / "codec.safetensors"))
+            except (CheckpointError, ValueError) as error:
+                raise RefusedError(f"--codec: wanted a run of train_codec.py, got {options.codec}: {error}") from error
             self.average.values = {name: value.clone() for name, value in self.codec.state_dict().items()}
             self.check()  # the world may be trained from here on: its latents are final
 
@@ -77,12 +81,14 @@ def grow(codec: StreamingCodec, tensors: dict[str, Tensor]) -> None:
     """Load a codec that may have fewer decoder blocks; those it lacks stay pass-throughs, as `new_codec` made them.
 
     Raises:
-        ValueError: something other than whole decoder blocks is missing, or something has no place.
+        ValueError: something other than decoder blocks is missing, has no place, or is of another shape.
     """
-    missing, unexpected = codec.load_state_dict(tensors, strict=False)
-    wrong = [name for name in missing if not name.startswith("decoder.stages.")] + list(unexpected)
+    own = codec.state_dict()
+    wrong = [name for name in own.keys() - tensors.keys() if not name.startswith("decoder.stages.")]
+    wrong += [name for name, value in tensors.items() if name not in own or own[name].shape != value.shape]
     if wrong:
-        raise ValueError(f"the codec's weights do not fit: {', '.join(wrong[:5])}")
+        raise ValueError(f"the codec's weights do not fit: {', '.join(sorted(wrong)[:5])}")
+    codec.load_state_dict(tensors, strict=False)
 
 
 if __name__ == "__main__":

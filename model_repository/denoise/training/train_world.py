@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from commands import RefusedError, count, device, minutes, require_walks, run_command, seed
+from commands import RefusedError, count, device, minutes, rate, require_walks, run_command, run_name, seed
 from courtyard.dataset import RECIPE, SPLITS, ClipStore, DatasetSpec, cache_folder
-from safetensors.torch import load_file, save_file
+from courtyard.files import write_whole
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 from workbench import (
@@ -35,7 +36,6 @@ from workbench import (
     save_sheet,
     step_generator,
     train_run,
-    write_whole,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "1"))
@@ -56,7 +56,7 @@ NUM_LATENT_FRAMES = 12  # of every lesson: one tensor a batch
 PURE_NOISE_SHARE = 0.25  # of the chunks start from nothing but noise, as every served chunk does
 PAST_NOISE = 0.2  # the past is noised by up to this, so that the model bears its own errors
 PAST_NOISE_SHARE = 0.6
-PAST_TINT = 0.12  # what follows the sink is off by up to this all over, as colours that drift are: 9 of 255 are 0.08
+PAST_TINT = 0.12  # how far off what follows the sink is at most, RMS, the same all over: 0.08 is 9 of 255 in colour
 PAST_TINT_SHARE = 0.5
 NO_PROMPT_SHARE = 0.1
 GAP_SHARE = 0.4  # of the steps show a session's sink and then a later part, as a full window does
@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--steps", type=count, help="a number of steps instead of minutes: the same result on any machine"
     )
     parser.add_argument("--batch", type=count, default=4, help="sessions in a step")
-    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--rate", type=rate, default=1.5e-3)
     parser.add_argument("--clips", type=count, help="walks to learn from; default all that are rendered")
     parser.add_argument("--start-from", type=Path, help="a transformer.safetensors to begin a new run with")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
@@ -94,9 +94,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--check-every", type=float, default=15, help="minutes between checkpoints and evaluations")
-    parser.add_argument("--codec", default="decoder", help="the codec's run")
-    parser.add_argument("--name", default="world")
+    parser.add_argument("--check-every", type=minutes, default=15, help="minutes between checkpoints and evaluations")
+    parser.add_argument("--codec", type=run_name, default="decoder", help="the run of train_decoder.py")
+    parser.add_argument("--name", type=run_name, default="world")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
     return parser.parse_args(arguments)
 
@@ -115,12 +115,15 @@ class WorldTrainer:
     def __init__(self, options: argparse.Namespace, cache: Path, config: WorldConfig = EMBEDDED) -> None:
         self.options, self.config = options, config
         self.run = Run(cache, options.name, {**vars(options), "recipe": RECIPE})
-        weights = cache / "runs" / options.codec / "codec.safetensors"
         self.codec = StreamingCodec(config.codec).eval().requires_grad_(False).to(options.device)
-        self.codec.load_state_dict(load_file(weights))
+        self._load_codec(cache / "runs" / options.codec / "codec.safetensors")
         sizes = {"height_px": config.height_px, "width_px": config.width_px}
         self.spec = DatasetSpec("train", 0, **sizes)
         self.lessons = LessonStore(cache, self.spec, self.codec, config, options.clips)
+        if options.clips and options.clips > self.lessons.num_clips:
+            there = self.lessons.num_clips
+            raise RefusedError(f"--clips: wanted {there} at most, the walks that are rendered, got {options.clips}")
+        self.run.settings["clips"] = self.lessons.num_clips
         self.held_out = ClipStore(cache, DatasetSpec("held_out", 0, **sizes))
         self.prompts = HashedWords(config.transformer.text_len, config.transformer.text_dim)
         self.transformer = CausalWorldTransformer(config.transformer)
@@ -142,6 +145,13 @@ class WorldTrainer:
         if options.compile:
             for block in self.transformer.blocks:
                 block.compile()
+
+    def _load_codec(self, file: Path) -> None:
+        try:
+            fill_strict(self.codec, read_tensors(file), file, torch.device(self.options.device))
+        except CheckpointError as error:
+            name = self.options.codec
+            raise RefusedError(f"--codec: wanted a run of train_decoder.py, got {name}: {error}") from error
 
     def _new_optimizers(self) -> Optimizers:
         """AdamW, slower for the weights on rays; with Muon, only for what is no matrix inside a block."""
@@ -191,15 +201,10 @@ class WorldTrainer:
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, whose weights and averages replace those that the run began with."""
-        try:
+        with self.run.resuming():
             self.transformer.load_state_dict(state["transformer"])
             self.optimizers.load(state["optimizers"])
             self.average.values = {k: v.to(self.options.device) for k, v in state["average"].items()}
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise RefusedError(
-                f"run {self.options.name}: its checkpoint is of another model or optimizer than this one; "
-                "go on with the --optimizer and the code that it began with, or begin another --name"
-            ) from error
 
     def train(self, budget: Budget) -> None:
         """Step until the budget is spent, with a check every now and then. A run that is done is left alone.
@@ -297,10 +302,9 @@ class WorldTrainer:
         return text, prompt_of_frame
 
     def check(self) -> None:
-        """Save, stream held-out walks through the real world, measure, draw."""
+        """Save, stream held-out walks through the real world, measure, draw, export."""
         self.save()
         tensors = {name: value.detach().float().cpu().contiguous() for name, value in self.average.values.items()}
-        write_whole(self.export_path, partial(save_file, tensors))
         transformer = CausalWorldTransformer(self.config.transformer)
         transformer.load_state_dict(tensors)
         codec = StreamingCodec(self.config.codec)
@@ -321,6 +325,8 @@ class WorldTrainer:
         save_sheet(self.run.folder / "samples.png", rows)
         curves = {key: self.run.history(key) for key in ("loss", "chunk1_db", "chunk4_db", "chunk8_db")}
         save_curve(self.run.folder / "curve.png", curves)
+        # Last: a run whose export is there is done, and has been measured.
+        write_whole(self.export_path, partial(save_file, tensors))
 
 
 def draw_frames(rng: np.random.Generator, config: WorldConfig, num_latent_frames: int) -> Frames:

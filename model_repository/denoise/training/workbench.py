@@ -1,10 +1,12 @@
 """What every training script here needs: a run's folder with checkpoints, a log, a loss curve and sample sheets.
 
 A run is resumed from its last whole checkpoint. Budgets are minutes of training time or a number of steps, counted
-over all of a run's resumptions; the learning rate follows the share of the budget that is spent. What a step trains on
-is drawn from (seed, step) alone, so a run that was broken and resumed sees the same data as one that was not.
+over all of a run's resumptions; the learning rate, and what is trained when, follow the share of the budget that is
+spent. A step draws from (seed, step) alone: a run of so many steps that was broken and resumed over the same walks ends
+with the same weights as one that was not.
 """
 
+import fcntl
 import hashlib
 import json
 import math
@@ -19,19 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from commands import RefusedError
+from courtyard.files import write_whole
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
 SAVE_EVERY_S = 180.0
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace a file by what `write` writes; a broken write leaves the old one."""
-    unfinished = path.with_suffix(".part")
-    write(unfinished)
-    unfinished.replace(path)
 
 
 def file_sha256(path: Path) -> str:
@@ -84,6 +80,35 @@ class Run:
         """Whether what is shipped there was made of the last checkpoint: a run may be broken off between the two."""
         return path.exists() and path.stat().st_mtime_ns >= self.checkpoint_path.stat().st_mtime_ns
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training the same run: each would write over what the other has learnt.
+
+        Raises:
+            RefusedError: another process holds it.
+        """
+        with (self.folder / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RefusedError(
+                    f"run {self.folder.name}: another process trains it; --name begins another"
+                ) from error
+            except OSError:
+                pass  # a file system without locks
+            yield
+
+    @contextmanager
+    def resuming(self) -> Iterator[None]:
+        """Refuse a checkpoint whose state does not fit what it is loaded into."""
+        try:
+            yield
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise RefusedError(
+                f"run {self.folder.name}: its checkpoint is of another model or optimizer than this one; "
+                "go on with the options and the code that it began with, or begin another --name"
+            ) from error
+
     @property
     def is_save_due(self) -> bool:
         """Whether SAVE_EVERY_S of training would be lost by a crash now."""
@@ -97,14 +122,26 @@ class Run:
 
     def history(self, key: str) -> list[tuple[int, float]]:
         """(step, value) of every log line that has the key. Lines of steps that a resumed run repeats are dropped."""
-        path = self.folder / "log.jsonl"
         points: dict[int, float] = {}
-        for line in path.read_text().splitlines() if path.exists() else []:
-            values = json.loads(line)
+        for values in read_log(self.folder):
             if key in values:
                 points = {step: value for step, value in points.items() if step < values["step"]}
                 points[values["step"]] = values[key]
         return sorted(points.items())
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log. What a full disk left of a line, and what was joined to it, is passed over."""
+    path = folder / "log.jsonl"
+    lines = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict) and "step" in values:
+            lines.append(values)
+    return lines
 
 
 class Budget:
@@ -177,12 +214,23 @@ def train_run(name: str, run: Run, budget: Budget, trainer: Trainer, check_every
 
     Raises:
         KeyboardInterrupt: after a SIGINT or SIGTERM; all that was trained is saved.
+        RefusedError: another process trains this run; or it has diverged, and its last checkpoint is from before that.
     """
+    with run.held():
+        _train_on(name, run, budget, trainer, check_every_s)
+        trainer.check()
+
+
+def _train_on(name: str, run: Run, budget: Budget, trainer: Trainer, check_every_s: float) -> None:
     checked_s, losses = run.trained_s, []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with polite_stop() as stop, Progress(*columns, refresh_per_second=0.2) as progress:
         task = progress.add_task(name, total=1.0)
         for spent, loss in steps_of(run, budget, trainer.step):
+            if not math.isfinite(loss):
+                raise RefusedError(
+                    f"--rate: at step {run.step} the loss is {loss}; a smaller rate goes on from before it"
+                )
             losses.append(loss)
             if len(losses) == 25:
                 mean = float(np.mean(losses))
@@ -196,7 +244,6 @@ def train_run(name: str, run: Run, budget: Budget, trainer: Trainer, check_every
                 trainer.save()
             if stop.is_made:
                 raise KeyboardInterrupt
-    trainer.check()
 
 
 def cosine_rate(spent: float, step: int, warm_up_steps: int = 200, floor: float = 0.02) -> float:

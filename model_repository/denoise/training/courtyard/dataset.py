@@ -7,6 +7,7 @@ drawn depends on (split, seed, i) alone, so a broken run goes on where it stoppe
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from . import scene
+from .files import damaged, write_whole
 from .paths import FRAMES_PER_LATENT, Stance, frame_poses, sample_walk
 from .renderer import default_intrinsics, render
 
@@ -109,22 +111,28 @@ def write_shard(folder: Path, spec: DatasetSpec, shard: int, device: str = "cpu"
     path.parent.mkdir(parents=True, exist_ok=True)
     numbers = range(shard * CLIPS_PER_SHARD, (shard + 1) * CLIPS_PER_SHARD)
     frames = np.stack([spec.clip(number).render(spec.height_px, spec.width_px, device) for number in numbers])
-    # Under another name first: a shard that has its own name is whole.
-    unfinished = path.with_suffix(f".{os.getpid()}.part")
-    with unfinished.open("wb") as file:
-        np.save(file, frames)
-    unfinished.replace(path)
+    write_whole(path, partial(_save, frames))
     return path
+
+
+def _save(frames: NDArray[np.uint8], path: Path) -> None:
+    with path.open("wb") as file:  # a path would get another suffix
+        np.save(file, frames)
 
 
 class ClipStore:
     """The shards of a data set that are on disk, as one list of clips. Frames are read when asked for."""
 
     def __init__(self, folder: Path, spec: DatasetSpec) -> None:
+        """Open every shard.
+
+        Raises:
+            OSError: one is damaged.
+        """
         paths = sorted((folder / "clips" / spec.name).glob("*.npy"))
         self.spec = spec
         self.numbers = [int(path.stem) * CLIPS_PER_SHARD + i for path in paths for i in range(CLIPS_PER_SHARD)]
-        self._shards = [np.load(path, mmap_mode="r") for path in paths]
+        self._shards = [_opened(path, spec) for path in paths]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -138,3 +146,14 @@ class ClipStore:
     def clip(self, index: int) -> Clip:
         """Its walk and its looks."""
         return self.spec.clip(self.numbers[index])
+
+
+def _opened(path: Path, spec: DatasetSpec) -> NDArray[np.uint8]:
+    what = f"a shard of {spec.name}"
+    try:
+        shard: NDArray[np.uint8] = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:  # not whole, or something else
+        raise damaged(path, what) from error
+    if shard.dtype != np.uint8 or shard.shape != (CLIPS_PER_SHARD, spec.num_frames, spec.height_px, spec.width_px, 3):
+        raise damaged(path, what)
+    return shard
