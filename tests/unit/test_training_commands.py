@@ -1,7 +1,12 @@
 """The training scripts' command lines: what cannot be meant is refused in one line that names the option."""
 
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +14,10 @@ import pytest
 TRAINING = Path(__file__).parents[2] / "model_repository" / "denoise" / "training"
 sys.path.append(str(TRAINING))  # the scripts there import one another by name
 
+import draw_walk  # noqa: E402
 import evaluate  # noqa: E402
 import render_dataset  # noqa: E402
+import train  # noqa: E402
 import train_codec  # noqa: E402
 import train_decoder  # noqa: E402
 import train_world  # noqa: E402
@@ -36,6 +43,16 @@ COUNT = "wanted a whole number, 1 or more, got "
         (train_world.main, "--minutes", "0", "wanted a number of minutes, more than 0, got '0'"),
         (train_codec.main, "--minutes", "nan", "wanted a number of minutes, more than 0, got 'nan'"),
         (train_decoder.main, "--steps", "0", COUNT + "'0'"),
+        (train_codec.main, "--frames", "12", "wanted 1 + 4k frames, 93 at most, got '12'"),
+        (train_codec.main, "--frames", "97", "wanted 1 + 4k frames, 93 at most, got '97'"),
+        (train_decoder.main, "--rate", "-1", "wanted a number, more than 0, got '-1'"),
+        (train_world.main, "--rate", "nan", "wanted a number, more than 0, got 'nan'"),
+        (train_world.main, "--check-every", "0", "wanted a number of minutes, more than 0, got '0'"),
+        (train.main, "--check-every", "nan", "wanted a number of minutes, more than 0, got 'nan'"),
+        (train_world.main, "--name", "../a", "wanted the name of a run, a folder in <cache>/runs, got '../a'"),
+        (train_codec.main, "--name", "", "wanted the name of a run, a folder in <cache>/runs, got ''"),
+        (train_world.main, "--codec", "..", "wanted the name of a run, a folder in <cache>/runs, got '..'"),
+        (draw_walk.main, "--chunks", "0", COUNT + "'0'"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_by_its_option(main, option, value, words, capsys):
@@ -64,13 +81,20 @@ def test_the_shipped_weights_are_measured_unless_others_are_named(monkeypatch, t
     assert capsys.readouterr().err.endswith("error: --seeded: wanted without --weights, got both\n")
 
 
+def test_a_walk_that_is_drawn_for_nothing_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        draw_walk.main(["--actions", "ww"])
+    assert capsys.readouterr().err.endswith("error: wanted --picture or --truth, or both: what to write; got neither\n")
+
+
 def test_a_card_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path, capsys):
-    for arguments in (["--keep", "--seeded"], ["--keep", "--weights", str(tmp_path)]):
+    for arguments in (["--seeded"], ["--weights", str(tmp_path)], ["--window", "9"]):
         with pytest.raises(SystemExit):
-            evaluate.main(arguments)
-    [first, second] = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+            evaluate.main(["--keep", *arguments])
+    [first, second, third] = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert first.endswith("error: --keep: wanted weights of a folder, beside which it writes, got --seeded")
     assert second.endswith("error: --keep: wanted weights with their training.json, of which their card is made")
+    assert third.endswith("error: --keep: wanted the window that is served, got --window")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +139,38 @@ def test_refusals_and_stops_end_quietly_and_a_bug_keeps_its_traceback():
     with pytest.raises(SystemExit) as ended:
         run_command(stopped)
     assert ended.value.code == 130
+
+
+def test_a_sigterm_stops_a_command_as_ctrl_c_does():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert ended.value.code == 130
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_renderer_that_is_ended_from_outside_is_told_and_not_waited_for():
+    # For want of memory, say: the pool waited for ever for what it had been doing.
+    with pytest.raises(RefusedError, match=r"^--workers: one was ended from outside; fewer need less memory$"):
+        render_dataset.run_in_processes([partial(os._exit, 9), partial(time.sleep, 100)], workers=2)
+    assert multiprocessing.active_children() == []
+
+
+def test_renderers_end_with_a_command_that_is_killed():
+    # They waited for its next job for ever.
+    jobs = "[partial(os.write, 2, b'up'), partial(time.sleep, 100)]"
+    code = f"import os, time, render_dataset\nfrom functools import partial\nrender_dataset.run_in_processes({jobs}, 1)"
+    command = [sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=TRAINING, **pipes) as parent:
+        assert parent.stderr.read(2) == b"up"
+        parent.kill()
+        parent.communicate(timeout=30)  # ends when nobody can write there any more
+
+
+def test_no_process_is_started_for_nothing_to_render(monkeypatch):
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", None)
+    render_dataset.run_in_processes([], workers=64)
 
 
 def test_a_codec_learns_from_the_walks_that_are_rendered_whatever_its_seed(monkeypatch, tmp_path):

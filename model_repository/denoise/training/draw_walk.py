@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from commands import run_command
+from commands import count, run_command
 from courtyard.dataset import VARIANT_NAMES
 from courtyard.paths import Stance, follow_keys, frame_poses, pose
 from courtyard.renderer import default_intrinsics, render
@@ -34,10 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--actions", default="", help='keys, one entry a latent frame: ".ww[wl]l"')
     parser.add_argument("--prompt", default="day", help=f"a look that it names: {', '.join(VARIANT_NAMES)}")
-    parser.add_argument("--chunks", type=int, default=0, help="at least so many; the camera stands where keys end")
+    parser.add_argument("--chunks", type=count, default=1, help="at least so many; the camera stands where keys end")
     parser.add_argument("--picture", type=Path, help="a PNG of the start")
     parser.add_argument("--truth", type=Path, help="an .npy of the frames: uint8 [T, H, W, 3]")
     options = parser.parse_args(arguments)
+    if not (options.picture or options.truth):
+        parser.error("wanted --picture or --truth, or both: what to write; got neither")
     if options.picture:
         Image.fromarray(_rendered(pose(START)[None], PICTURE_PX, "day")[0]).save(options.picture, "PNG")
     if options.truth:
@@ -52,13 +54,13 @@ def look_of(prompt: str) -> str:
     return next((word for word in words if word in VARIANT_NAMES), VARIANT_NAMES[0])
 
 
-def served_walk(start: Stance, actions: list[str], num_chunks: int = 0) -> list[Stance]:
+def served_walk(start: Stance, actions: list[str], num_chunks: int = 1) -> list[Stance]:
     """Where the camera is at each latent frame of the chunks that these keys fill.
 
     The first latent frame is the picture itself: keys that come with it move the camera together with the next ones.
     """
     size = EMBEDDED.chunk_latent_frames
-    total = size * max(num_chunks, -(-len(actions) // size), 1)
+    total = size * max(num_chunks, -(-len(actions) // size))
     walk = follow_keys(start, actions + [""] * (total - len(actions)))
     return [start, *walk[2 : total + 1]]
 

@@ -5,12 +5,18 @@ python model_repository/denoise/training/render_dataset.py --clips 512 --workers
 
 import argparse
 import multiprocessing
+import os
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from commands import count, device, run_command, seed
+from commands import RefusedError, count, device, run_command, seed
 from courtyard.dataset import CLIPS_PER_SHARD, SPLITS, DatasetSpec, cache_folder, shard_path, write_shard
 from rich.progress import track
 
@@ -27,10 +33,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shard in track(missing, "rendering"):
             write_shard(folder, spec, shard, options.device)
         return
-    jobs = [(folder, spec, shard) for shard in missing]
-    with multiprocessing.get_context("spawn").Pool(options.workers, _one_thread) as pool:
-        for _ in track(pool.imap_unordered(_write, jobs), "rendering", total=len(jobs)):
-            pass
+    run_in_processes([partial(write_shard, folder, spec, shard) for shard in missing], options.workers)
+
+
+def run_in_processes(jobs: Sequence[Callable[[], Any]], workers: int) -> None:
+    """Do the jobs in so many processes at most, and end these wherever it is broken off.
+
+    Raises:
+        RefusedError: a process was ended from outside.
+    """
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker) as pool:
+        on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as workers inherit it: to end them is done here
+        try:
+            waiting = [pool.submit(job) for job in jobs]
+        finally:
+            signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            for each in track(as_completed(waiting), "rendering", total=len(jobs)):
+                each.result()
+        except BaseException as error:
+            for worker in multiprocessing.active_children():  # those jobs that wait for one fail at once
+                worker.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise RefusedError("--workers: one was ended from outside; fewer need less memory") from error
+            raise
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -47,13 +73,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _one_thread() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business, which ends its workers
+def _begin_worker() -> None:
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _write(job: tuple[Path, DatasetSpec, int]) -> None:
-    write_shard(*job)
+def _end_with_parent() -> None:
+    """Wait until the parent is gone, killed perhaps: workers would wait for its next job for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=True, help="the transformer's blocks"
     )
-    parser.add_argument("--check-every", type=float, default=15, help="minutes between evaluations")
+    parser.add_argument("--check-every", type=minutes, default=15, help="minutes between evaluations")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="where the weights go")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
     return parser.parse_args(arguments)
