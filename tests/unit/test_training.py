@@ -94,7 +94,7 @@ def test_a_lesson_is_what_a_session_on_the_same_clip_computes(cache, session, st
     # Latents and conditions are kept in half precision.
     torch.testing.assert_close(lesson.condition, torch.cat(conditions, 1), atol=2e-3, rtol=2e-3)
     torch.testing.assert_close(latents.camera_of(lesson, CONFIG), torch.cat(cameras, 1), atol=1e-5, rtol=0)
-    whole, _ = world.codec.encode(latents.to_model(frames)[None])
+    whole, _ = world.codec.encode(workbench.to_model(frames)[None])
     torch.testing.assert_close(lesson.latents, whole[0].transpose(0, 1), atol=2e-3, rtol=2e-3)
     assert lesson.looks == clip.variants[start : start + 12]
 
@@ -118,7 +118,7 @@ def test_a_hasty_session_makes_its_first_step_twice_as_long(cache):
 
     np.testing.assert_allclose(lesson.relative[1], np.linalg.inv(poses[0]) @ poses[2], atol=1e-12)
     np.testing.assert_allclose(lesson.relative[2], np.linalg.inv(poses[2]) @ poses[3], atol=1e-12)
-    whole, _ = tiny_world(CONFIG).codec.encode(latents.to_model(shown)[None])
+    whole, _ = tiny_world(CONFIG).codec.encode(workbench.to_model(shown)[None])
     torch.testing.assert_close(lesson.latents, whole[0].transpose(0, 1), atol=2e-3, rtol=2e-3)
 
 
@@ -316,7 +316,7 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))  # as a full disk
     try:
         for write in (torch.save, save_file):
-            with pytest.raises(OSError, match=r"checkpoint\.pt: cannot be written \("):
+            with pytest.raises(OSError, match=r"checkpoint\.pt: cannot be written; is there room\? \("):
                 write_whole(path, partial(write, {"weights": torch.zeros(10_000)}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -33,6 +33,7 @@ COUNT = "wanted a whole number, 1 or more, got "
         (evaluate.main, "--chunks", "-1", COUNT + "'-1'"),
         (evaluate.main, "--window", "many", COUNT + "'many'"),
         (evaluate.main, "--device", "nope", "wanted a device that torch has here, such as cpu, got 'nope'"),
+        (train_world.main, "--device", "meta", "wanted a device that torch has here, such as cpu, got 'meta'"),
         (render_dataset.main, "--clips", "0", COUNT + "'0'"),
         (render_dataset.main, "--workers", "0", COUNT + "'0'"),
         (render_dataset.main, "--latent-frames", "0", COUNT + "'0'"),

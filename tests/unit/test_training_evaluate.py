@@ -148,6 +148,24 @@ def test_each_bar_can_fail(change, fails):
     assert [bar["what"] for bar in evaluate.wanted({**RESULTS, **change}) if not bar["holds"]] == [fails]
 
 
+def test_what_was_measured_is_told_where_sheets_cannot_be_written(monkeypatch, tmp_path, capsys):
+    def measured(world, clips, options, results, sheets):
+        results.update(RESULTS)
+        sheets["walks"] = [np.zeros((2, 4, 4, 3), np.uint8)]
+
+    monkeypatch.setattr(evaluate, "load", lambda _: tiny_world())
+    monkeypatch.setattr(evaluate, "held_out_clips", lambda *_: None)
+    monkeypatch.setattr(evaluate, "measure_walks", measured)
+    for name in ("measure_motions", "measure_standing", "measure_prompts"):
+        monkeypatch.setattr(evaluate, name, lambda *_: None)
+    (tmp_path / "walks.png").mkdir()
+    with pytest.raises(IsADirectoryError):
+        evaluate.main(["--seeded", "--sheets", str(tmp_path)])
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["results"]["model_db"] == RESULTS["model_db"]
+    assert document["results"]["window_latent_frames"] == TINY.window_latent_frames
+
+
 def test_what_was_measured_is_reported_where_there_is_no_git(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     assert evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS), None)["commit"] == ""

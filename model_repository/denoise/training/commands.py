@@ -109,7 +109,7 @@ def run_name(text: str) -> str:
 def device(text: str) -> str:
     """A device that torch can use here, for argparse."""
     try:
-        torch.empty(0, device=text)
+        torch.empty(0, device=text).cpu()  # from "meta" nothing comes back
     except (RuntimeError, AssertionError) as error:
         raise argparse.ArgumentTypeError(f"wanted a device that torch has here, such as cpu, got {text!r}") from error
     return text

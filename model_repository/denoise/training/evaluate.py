@@ -62,13 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measure_motions(world, options, results, sheets)
     measure_standing(world, options, results, sheets)
     measure_prompts(world, options, results, sheets)
+    document = report(world, results, wanted(results), options.weights)
+    print(json.dumps(document), flush=True)  # before files: what was measured is told, whatever becomes of these
     for name, rows in sheets.items():
         save_sheet(options.sheets / f"{name}.png", rows)
-    document = report(world, results, wanted(results), options.weights)
     if options.keep:
         (options.weights / EVALUATION).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         write_card(options.weights)
-    print(json.dumps(document))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -22,6 +22,7 @@ from rich.progress import track
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from workbench import to_model
 from worldmodel import camera as cam
 from worldmodel.codec import StreamingCodec
 from worldmodel.config import MASK_CHANNELS, RAY_CHANNELS, SPATIAL_STRIDE, TIME_STRIDE, WorldConfig
@@ -213,8 +214,3 @@ def _rays_at_rest(height_px: int, width_px: int, horizontal_fov_deg: float) -> T
     lens = cam.default_intrinsics(height_px, width_px, horizontal_fov_deg)[None]
     latent = camera_latent(ray_map(np.eye(4)[None], lens, height_px, width_px, torch.device("cpu")))
     return latent[:, 0].unflatten(0, (RAY_CHANNELS, SPATIAL_STRIDE**2))[3:]  # directions only
-
-
-def to_model(frames: NDArray[np.uint8]) -> Tensor:
-    """[T, H, W, 3] uint8 -> [T, 3, H, W] in [-1, 1]."""
-    return torch.from_numpy(np.array(frames)).permute(0, 3, 1, 2).float() / 127.5 - 1

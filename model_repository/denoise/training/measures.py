@@ -18,6 +18,7 @@ from courtyard.renderer import default_intrinsics, render
 from motion import turned_right, walked_forward
 from numpy.typing import NDArray
 from streaming import chunk_psnr, chunks_of, psnr_db, stream_walk
+from workbench import to_model
 from worldmodel.config import TIME_STRIDE, WorldConfig
 from worldmodel.pixels import Pixels, to_uint8
 from worldmodel.world import World
@@ -64,10 +65,9 @@ def walk(world: World, clips: ClipStore, index: int, num_chunks: int) -> Walked:
 
 def codec_db(world: World, clips: ClipStore, index: int) -> float:
     """PSNR of a held-out walk that is only encoded and decoded."""
-    frames = np.array(clips.frames(index))
+    frames = clips.frames(index)
     with torch.inference_mode():
-        x = torch.from_numpy(frames).permute(0, 3, 1, 2)[None].to(world.device).float() / 127.5 - 1
-        latents, _ = world.codec.encode(x)
+        latents, _ = world.codec.encode(to_model(frames)[None].to(world.device))
         decoded, _ = world.codec.decode(latents)
     return psnr_db(to_uint8(decoded[0]).cpu().numpy(), frames)
 

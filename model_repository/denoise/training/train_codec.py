@@ -35,6 +35,7 @@ from workbench import (
     save_curve,
     save_sheet,
     step_generator,
+    to_model,
     train_run,
 )
 
@@ -239,11 +240,6 @@ def reconstruction_loss(decoded: Tensor, frames: Tensor) -> Tensor:
 
     edges = error(decoded.diff(dim=-1), frames.diff(dim=-1)) + error(decoded.diff(dim=-2), frames.diff(dim=-2))
     return error(decoded, frames) + SHARP_EDGES * edges + functional.mse_loss(decoded, frames)
-
-
-def to_model(frames: NDArray[np.uint8]) -> Tensor:
-    """[B, T, H, W, 3] uint8 -> [B, T, 3, H, W] in [-1, 1]."""
-    return torch.from_numpy(np.array(frames)).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
 
 
 def to_unit(frames: Tensor) -> Tensor:

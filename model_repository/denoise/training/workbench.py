@@ -306,6 +306,11 @@ def step_generator(seed: int, step: int) -> np.random.Generator:
     return np.random.default_rng([2, seed, step])
 
 
+def to_model(frames: NDArray[np.uint8]) -> Tensor:
+    """[..., H, W, 3] uint8 -> [..., 3, H, W] in [-1, 1]."""
+    return torch.from_numpy(np.array(frames)).movedim(-1, -3).float() / 127.5 - 1
+
+
 def psnr_db(picture: Tensor, truth: Tensor) -> Tensor:
     """Peak signal to noise of [B, ...] in [0, 1], one number for each of B."""
     error = (picture - truth).square().flatten(1).mean(1)

@@ -20,7 +20,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         write(unfinished)
         unfinished.replace(path)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own for a full disk
-        raise OSError(f"{path}: cannot be written ({error})") from error
+        raise OSError(f"{path}: cannot be written; is there room? ({error})") from error
     finally:
         unfinished.unlink(missing_ok=True)
 
