@@ -148,8 +148,14 @@ def test_each_bar_can_fail(change, fails):
     assert [bar["what"] for bar in evaluate.wanted({**RESULTS, **change}) if not bar["holds"]] == [fails]
 
 
-def test_what_was_measured_is_told_where_sheets_cannot_be_written(monkeypatch, tmp_path, capsys):
+def test_what_was_measured_is_told_of_the_weights_that_were_and_where_sheets_cannot_be_written(
+    monkeypatch, tmp_path, capsys
+):
+    weights = tmp_path / "transformer.safetensors"
+    weights.write_bytes(b"measured")
+
     def measured(world, clips, options, results, sheets):
+        weights.write_bytes(b"shipped meanwhile")
         results.update(RESULTS)
         sheets["walks"] = [np.zeros((2, 4, 4, 3), np.uint8)]
 
@@ -160,20 +166,21 @@ def test_what_was_measured_is_told_where_sheets_cannot_be_written(monkeypatch, t
         monkeypatch.setattr(evaluate, name, lambda *_: None)
     (tmp_path / "walks.png").mkdir()
     with pytest.raises(IsADirectoryError):
-        evaluate.main(["--seeded", "--sheets", str(tmp_path)])
+        evaluate.main(["--weights", str(tmp_path), "--sheets", str(tmp_path)])
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["results"]["model_db"] == RESULTS["model_db"]
+    assert document["weights_sha256"] == {weights.name: hashlib.sha256(b"measured").hexdigest()}
     assert document["results"]["window_latent_frames"] == TINY.window_latent_frames
 
 
-def test_what_was_measured_is_reported_where_there_is_no_git(monkeypatch, capsys):
+def test_what_is_measured_has_no_commit_where_there_is_no_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS), None)["commit"] == ""
+    assert evaluate.origin_of(None) == {"commit": "", "weights_sha256": None}
 
 
 def test_the_report_is_a_table_and_one_json_document(capsys, tmp_path):
     (tmp_path / "transformer.safetensors").write_bytes(b"weights")
-    document = evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS), tmp_path)
+    document = evaluate.report(tiny_world(), RESULTS, evaluate.wanted(RESULTS), evaluate.origin_of(tmp_path))
     assert list(document) == ["bench", "machine", "commit", "weights_sha256", "results", "wanted"]
     assert json.loads(json.dumps(document)) == document
     bar = {"what": "codec, dB", "value": 30.0, "sense": "at least", "bar": 30.0, "holds": True}

@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     options.sheets.mkdir(parents=True, exist_ok=True)  # refused now rather than when all has been measured
+    origin = origin_of(options.weights)
     world = load(options)
     clips = held_out_clips(options.cache or cache_folder(), options.clips)
     results: Results = {"weights": options.weights.name if options.weights else "seeded", "clips": options.clips}
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measure_motions(world, options, results, sheets)
     measure_standing(world, options, results, sheets)
     measure_prompts(world, options, results, sheets)
-    document = report(world, results, wanted(results), options.weights)
+    document = report(world, results, wanted(results), origin)
     print(json.dumps(document), flush=True)  # before files: what was measured is told, whatever becomes of these
     for name, rows in sheets.items():
         save_sheet(options.sheets / f"{name}.png", rows)
@@ -99,6 +100,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.keep and not (options.weights / FACTS).is_file():
         parser.error(f"--keep: wanted weights with their {FACTS}, of which their card is made")
     return options
+
+
+def origin_of(weights: Path | None) -> dict[str, Any]:
+    """What is measured, told before it is: in half an hour both may be others."""
+    return {"commit": _commit(), "weights_sha256": sha256_of(weights) if weights else None}
 
 
 def load(options: argparse.Namespace) -> World:
@@ -230,7 +236,7 @@ def wanted(results: Results) -> list[dict[str, Any]]:
     return bars
 
 
-def report(world: World, results: Results, bars: list[dict[str, Any]], weights: Path | None) -> dict[str, Any]:
+def report(world: World, results: Results, bars: list[dict[str, Any]], origin: dict[str, Any]) -> dict[str, Any]:
     """Print a table for people; return the same for programs."""
     for name, value in results.items():
         print(f"{name:32} {value}")
@@ -240,9 +246,7 @@ def report(world: World, results: Results, bars: list[dict[str, Any]], weights: 
         print(f"{verdict:6} {bar['what']:56} {bar['value']:8} (bar {bar['bar']})")
     machine = {"device": str(world.device), "cpus": os.cpu_count(), "torch": torch.__version__}
     machine["python"] = platform.python_version()
-    digests = sha256_of(weights) if weights else None
-    document = {"bench": "world_quality", "machine": machine, "commit": _commit(), "weights_sha256": digests}
-    return {**document, "results": results, "wanted": bars}
+    return {"bench": "world_quality", "machine": machine, **origin, "results": results, "wanted": bars}
 
 
 def _commit() -> str:
@@ -250,7 +254,7 @@ def _commit() -> str:
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:  # there is no git: no reason to lose what half an hour has measured
+    except OSError:  # there is no git
         return ""
 
 

@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser, default_rate: float, name: str)
     parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--check-every", type=minutes, default=10, help="minutes between checkpoints and evaluations")
+    parser.add_argument("--check-every", type=minutes, default=10, help="minutes between evaluations")
     parser.add_argument("--name", type=run_name, default=name)
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
 

@@ -2,7 +2,7 @@
 
     python model_repository/denoise/training/train_decoder.py --steps 3000
 
-The latents stay what they are, so this can run before, beside or after train_world.py. Needs the run of train_codec.py.
+Needs the run of train_codec.py. The latents stay what they are: once this has begun, train_world.py may run beside it.
 Everything lands in <cache>/runs/<name>, as train_codec.py writes it.
 """
 

@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--check-every", type=minutes, default=15, help="minutes between checkpoints and evaluations")
+    parser.add_argument("--check-every", type=minutes, default=15, help="minutes between evaluations")
     parser.add_argument("--codec", type=run_name, default="decoder", help="the run of train_decoder.py")
     parser.add_argument("--name", type=run_name, default="world")
     parser.add_argument("--cache", type=Path, help="default: $WORLDSTREAM_CACHE, else ~/.cache/worldstream/training")
