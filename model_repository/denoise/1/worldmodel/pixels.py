@@ -72,5 +72,5 @@ def fit_picture(picture: Tensor, height_px: int, width_px: int, fit: str) -> Ten
 def to_uint8(frames: Tensor) -> Tensor:
     """[n, 3, H, W] in [-1, 1] -> [n, H, W, 3] uint8, rounded, on the same device."""
     # In place from the first sum on: a chunk of 480 x 832 has 58 MB of floats, and new memory costs a CPU the most.
-    gray = (frames.float() + 1).mul_(127.5).round_().clamp_(0, 255)
-    return gray.to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+    scaled = (frames.float() + 1).mul_(127.5).round_().clamp_(0, 255)
+    return scaled.to(torch.uint8).permute(0, 2, 3, 1).contiguous()
