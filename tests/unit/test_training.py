@@ -227,7 +227,7 @@ def test_a_codec_that_does_not_fit_is_told_by_its_option(cache):
     with pytest.raises(RefusedError, match=r"^--codec: wanted a run of train_decoder\.py, got none: .*no such file"):
         world_trainer(cache, "without a codec", "--codec", "none")
     options = train_decoder.parse(["--device", "cpu", "--name", "without a codec", "--codec", "none"])
-    with pytest.raises(RefusedError, match=r"^--codec: wanted a run of train_codec\.py, got none: .*no such file"):
+    with pytest.raises(RefusedError, match=r"^--codec: run none for run without a codec: .*no such file"):
         train_decoder.DecoderTrainer(options, cache, SPEC, SPEC, CONFIG)
     other = dataclasses.replace(CONFIG.codec, decoder_blocks=(2, 1, 1))
     (cache / "runs" / "other").mkdir()
@@ -479,6 +479,26 @@ def test_a_decoder_is_trained_on_under_the_same_latents(cache):
     codec = tiny_world(CONFIG).codec
     codec.load_state_dict(after)
     assert latents.encoder_digest(codec) == latents.encoder_digest(tiny_world(CONFIG).codec)
+
+
+def test_a_decoder_does_not_go_on_when_its_codec_has_learnt_more(cache):
+    # What was shipped then said of the decoder's old encoder that it had been trained for as long as the new one.
+    def trainer():
+        options = train_decoder.parse(["--device", "cpu", "--frames", "5", "--codec", "more", "--name", "left behind"])
+        return train_decoder.DecoderTrainer(options, cache, SPEC, SPEC, CONFIG)
+
+    codec = codec_trainer(cache, "more")
+    codec.check()
+    begun = trainer()
+    train(begun, 1, budget_steps=6)
+    begun.save()
+    assert trainer().run.step == 1
+    train(codec, 1, budget_steps=6)
+    codec.check()
+    with pytest.raises(RefusedError, match=r"^--codec: run more for run left behind: its encoder has been trained on"):
+        trainer()
+    codec.export_path.unlink()
+    assert trainer().run.step == 1
 
 
 def test_a_decoder_that_grows_decodes_as_before_until_it_is_trained(cache):

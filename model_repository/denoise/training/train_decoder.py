@@ -57,11 +57,15 @@ class DecoderTrainer(CodecTrainer):
     ) -> None:
         super().__init__(options, cache, train, held_out, config)
         self.codec.encoder.requires_grad_(False)
+        file = cache / "runs" / options.codec / "codec.safetensors"
+        try:
+            if not self.run.step:
+                grow(self.codec, read_tensors(file))
+            elif file.exists():
+                check_encoder(self.codec, read_tensors(file))
+        except (CheckpointError, ValueError) as error:
+            raise RefusedError(f"--codec: run {options.codec} for run {options.name}: {error}") from error
         if not self.run.step:
-            try:
-                grow(self.codec, read_tensors(cache / "runs" / options.codec / "codec.safetensors"))
-            except (CheckpointError, ValueError) as error:
-                raise RefusedError(f"--codec: wanted a run of train_codec.py, got {options.codec}: {error}") from error
             self.average.values = {name: value.clone() for name, value in self.codec.state_dict().items()}
             self.check()  # the world may be trained from here on: its latents are final
 
@@ -89,6 +93,21 @@ def grow(codec: StreamingCodec, tensors: dict[str, Tensor]) -> None:
     if wrong:
         raise ValueError(f"the codec's weights do not fit: {', '.join(sorted(wrong)[:5])}")
     codec.load_state_dict(tensors, strict=False)
+
+
+def check_encoder(codec: StreamingCodec, tensors: dict[str, Tensor]) -> None:
+    """Hold a codec's encoder, from which worlds have learnt perhaps, against that of the run that it began with.
+
+    Raises:
+        ValueError: they differ.
+    """
+    own = codec.state_dict()
+    encoder = {name: value for name, value in tensors.items() if not name.startswith("decoder.")}
+    if any(name not in own or not torch.equal(own[name].cpu(), value) for name, value in encoder.items()):
+        raise ValueError(
+            "its encoder has been trained on since this run began; put this run's folder away to begin it anew, and "
+            "those of worlds that learnt from it"
+        )
 
 
 if __name__ == "__main__":
