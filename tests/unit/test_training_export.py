@@ -160,17 +160,24 @@ def test_weights_that_are_served_are_replaced_by_whole_ones(cache, tmp_path, mon
     assert {path.stat().st_mode & 0o777 for path in folder.glob("*.safetensors")} == {0o644}
 
 
-def test_minutes_are_shared_out_and_steps_are_the_default():
-    def arguments(*given):
-        stages = train._stages(train._options(list(given)))
-        return {name[4:]: stage.args[0] for name, stage in stages}
+def arguments(*given):
+    """What each stage of a whole training is called with."""
+    return {name[4:]: stage.args[0] for name, stage in train._stages(train._options(list(given)))}
 
+
+def test_minutes_are_shared_out_and_steps_are_the_default():
     by_steps, by_minutes = arguments("--world-steps", "7"), arguments("--minutes", "100")
     assert by_steps["the world"][-2:] == ["--steps", "7"]
     assert by_minutes["the codec"][-2:] == ["--minutes", "30.0"]
     assert by_minutes["its decoder, further"][-2:] == ["--minutes", "10.0"]
     assert by_minutes["the world"][-2:] == ["--minutes", "60.0"]
     assert "held_out" in by_steps["walks to measure with"]
+
+
+def test_the_world_learns_from_as_many_walks_as_are_asked_for_whatever_else_is_rendered():
+    asked = arguments("--clips", "48")
+    for name in ("walks to learn from", "the world"):
+        assert asked[name][asked[name].index("--clips") + 1] == "48"
 
 
 def test_a_stopped_training_says_so_and_exports_nothing(tmp_path, monkeypatch, capsys):

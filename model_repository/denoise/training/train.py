@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clips", type=count, default=1104, help="walks to render for training")
+    parser.add_argument("--clips", type=count, default=2672, help="walks to render for training")
     parser.add_argument("--codec-steps", type=count, default=5000)
     parser.add_argument("--decoder-steps", type=count, default=3000)
     parser.add_argument("--world-steps", type=count, default=12000)
@@ -72,7 +72,7 @@ def _stages(options: argparse.Namespace) -> list[tuple[str, Callable[[], None]]]
     train = ["--threads", str(options.threads), "--device", options.device, *cache]
     train += ["--seed", str(options.seed), "--check-every", str(options.check_every)]
     codec, world = ["--batch", str(options.codec_batch)], ["--batch", str(options.world_batch)]
-    world += ["--compile" if options.compile else "--no-compile"]
+    world += ["--compile" if options.compile else "--no-compile", "--clips", str(options.clips)]
     if options.minutes:
         shares = (CODEC_SHARE, DECODER_SHARE, 1 - CODEC_SHARE - DECODER_SHARE)
         budgets = [["--minutes", str(options.minutes * share)] for share in shares]
