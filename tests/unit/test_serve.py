@@ -22,6 +22,7 @@ from launcher.server_log import ServerLog
 from launcher.serving import Backoff
 from launcher.signals import Stop, StopSignals
 from launcher.told import ServeError
+from launcher.triton import SPIN_COUNT, Triton, server_environment
 
 ROOT = Path(__file__).parent.parent.parent
 NO_PORTS: dict[str, int | None] = {"http": None, "grpc": None, "metrics": None}
@@ -297,3 +298,16 @@ def test_the_log_remembers_why_a_model_could_not_be_loaded(tmp_path: Path, end: 
         log = ServerLog(source, None)
         log.wait()
     assert log.failures == {"tiny": "KeyError: a b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "spin_count"),
+    [({}, SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_computing_threads_give_their_cores_away_soon_unless_told_otherwise(given, spin_count, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    triton = Triton(Path("bin/tritonserver"), Path("backends"), ())
+    assert server_environment(triton).get("GOMP_SPINCOUNT") == spin_count
