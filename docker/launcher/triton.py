@@ -16,9 +16,7 @@ from launcher.this_python import PYTHON, SUPPORTED_PYTHONS, libpython
 from launcher.told import ServeError
 
 BACKEND_LIBRARY = "libtriton_python.so"
-SPIN_COUNT = (
-    "3000"  # turns that a thread waits with its core kept; with none, a quiet machine loses a third of its frames
-)
+SPIN_COUNT = "3000"  # turns that a thread waits with its core kept; none costs a quiet machine a third of its frames
 
 
 def find_wheel() -> Path:
