@@ -7,16 +7,9 @@ from worldmodel import camera as cam
 from worldmodel.config import EMBEDDED
 from worldmodel.rays import camera_input, camera_latent, ray_map
 
+from tests.unit.poses import pose
+
 CPU = torch.device("cpu")
-
-
-def pose(x=0.0, z=0.0, yaw_deg=0.0):
-    """A camera that has turned to its right by yaw_deg and stands at x, z."""
-    a = np.radians(yaw_deg)
-    out = np.eye(4)
-    out[:3, :3] = [[np.cos(a), 0, np.sin(a)], [0, 1, 0], [-np.sin(a), 0, np.cos(a)]]
-    out[:3, 3] = x, 0, z
-    return out
 
 
 def any_cameras(count):

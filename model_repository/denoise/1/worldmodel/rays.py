@@ -1,7 +1,8 @@
 """From cameras to the rays that the model is conditioned on, made on the device that reads them.
 
-A chunk's cameras are a few hundred bytes, its rays 38 MB at 480 x 832: they are never on the host of a GPU. Computed in
-float64 like the poses, and then float32; every operation is one that IEEE 754 rounds alike on all devices.
+A chunk's cameras are a few hundred bytes, its rays 29 MB at 480 x 832 (38 MB with LingBot-World v2's four frames):
+they are never on the host of a GPU. Computed in float64 like the poses, and then float32; every operation is one that
+IEEE 754 rounds alike on all devices.
 Letters: T latent frames, H x W pixels of the model's picture, h x w latent cells.
 """
 
